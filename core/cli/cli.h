@@ -34,5 +34,6 @@ int cli_command_merge(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
 int cli_command_tokenize(int argc, char **argv, ddp_log *log);
 int cli_command_model(int argc, char **argv, ddp_log *log);
+int cli_command_import_yaml(int argc, char **argv, ddp_log *log);
 int cli_command_lr(int argc, char **argv, ddp_log *log);
 int cli_command_predict(int argc, char **argv, ddp_log *log);

@@ -84,6 +84,8 @@ static const ddp_cli_option options[] = {
      .most = 0},
     {"tokenize", "[FILE]", "counts or prints the tokens of a text; see ddpengine tokenize --help", DDP_TAKES_ROW,
      .most = 0},
+    {"import-yaml", "FILE", "makes an INI of a YAML of LLaMA-Factory; see ddpengine import-yaml --help", DDP_TAKES_ROW,
+     .most = 0},
     {"model", NULL, "prints the model: layers, shapes, parameters, arithmetic", DDP_TAKES_ROW, .most = 0},
     {"lr", NULL, "finds a learning rate by a short training; see ddpengine lr --help", DDP_TAKES_ROW, .most = 0},
     {"checkpoint", "ACTION",
@@ -115,6 +117,7 @@ static const ddp_command program = {
              "       ddpengine merge -c FILE [--checkpoint PATH] [--dtype f32|bf16] DIR\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
              "       ddpengine tokenize -c FILE [--ids | --pieces] [FILE]\n"
+             "       ddpengine import-yaml [-o INI] FILE\n"
              "       ddpengine model -c FILE [--set section.key=value]...\n"
              "       ddpengine lr -c FILE [--nproc N] [...]\n"
              "       ddpengine checkpoint ls DIR | verify PATH | diff A B |\n"
@@ -260,6 +263,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "lr") == 0) return cli_command_lr;
     if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
     if (argc > 1 && strcmp(argv[1], "tokenize") == 0) return cli_command_tokenize;
+    if (argc > 1 && strcmp(argv[1], "import-yaml") == 0) return cli_command_import_yaml;
     if (argc > 1 && strcmp(argv[1], "model") == 0) return cli_command_model;
     if (argc > 1 && strcmp(argv[1], "export") == 0) return cli_command_export;
     if (argc > 1 && strcmp(argv[1], "merge") == 0) return cli_command_merge;

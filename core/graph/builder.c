@@ -147,6 +147,15 @@ static ddp_tensor graph_input(ddp_graph *g, const char *field)
     return failed;
 }
 
+bool ddp_graph_reads(const ddp_graph *g, const char *field)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+
+    for (uint32_t i = 0; i < c->value_count; i++)
+        if (c->values[i].kind == DDP_VALUE_INPUT && strcmp(c->fields[c->values[i].index].name, field) == 0) return true;
+    return false;
+}
+
 static int graph_has_input(const ddp_graph *g, const char *field)
 {
     const ddp_graph_core *c = ddp_graph_view(g);

@@ -103,6 +103,8 @@ void ddp_graph_free(ddp_graph *g);
 /* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels
  * of known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
 ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
+/* Whether the model has asked for a field of the samples. */
+bool ddp_graph_reads(const ddp_graph *g, const char *field);
 /* After finish: the parameters that one of the patterns names, in which * is any text and ? any character, are not
  * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
 ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);

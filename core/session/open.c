@@ -224,6 +224,19 @@ static ddp_status measure(ddp_session *s, ddp_graph *g, ddp_err *err)
     return session_at_key(s, "eval", "metrics", err);
 }
 
+/* Samples whose texts must not see each other, and a model that would let them. */
+static ddp_status check_segments(const ddp_source *src, const ddp_graph *g, ddp_err *err)
+{
+    bool has = false;
+
+    for (uint32_t i = 0; i < src->field_count; i++) has = has || strcmp(src->fields[i].name, "segment") == 0;
+    if (!has || ddp_graph_reads(g, "segment")) return DDP_OK;
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "the texts of a sample must not see each other (field \"segment\"), which this model does not support; "
+        "set packing to yes or no, or take a model that does");
+}
+
 /* The graph on a source's fields; a label that the model has no class for is the data's fault. */
 static ddp_status describe(ddp_session *s, const ddp_source *src, const char *section, const void *model_config,
                            ddp_graph **out, ddp_err *err)
@@ -234,7 +247,7 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
     if ((!s->model.lora.on || ddp_graph_adapt(g, &s->model.lora.spec, err) == DDP_OK) &&
         ops->build(g, model_config, err) == DDP_OK && measure(s, g, err) == DDP_OK &&
-        ddp_graph_finish(g, err) == DDP_OK) {
+        check_segments(src, g, err) == DDP_OK && ddp_graph_finish(g, err) == DDP_OK) {
         *out = g;
         return DDP_OK;
     }

@@ -28,14 +28,20 @@ endif
 FUZZ_SHARED += plugins/dataset/common/entry.c plugins/dataset/common/tokenizer/text.c $(TOKENIZER_SHARED) $(TOKENS_SHARED)
 FUZZ_LIBS += $(TOKENIZER_LINK)
 if WITH_TOKENIZER
-FUZZ_SOURCES += tests/fuzz/targets/regex.c tests/fuzz/targets/tokenizer.c
-FUZZ_SHARED += $(TOKENIZER_PIECES)
+FUZZ_SOURCES += tests/fuzz/targets/regex.c tests/fuzz/targets/sft.c tests/fuzz/targets/tokenizer.c
+FUZZ_SHARED += $(TOKENIZER_PIECES) $(SFT_SHARED)
 FUZZ_CPPFLAGS += -DDDP_WITH_TOKENIZER
 endif
 if WITH_SENTENCEPIECE
 FUZZ_SOURCES += tests/fuzz/targets/pieces.c
 FUZZ_CPPFLAGS += -DDDP_WITH_SENTENCEPIECE
 FUZZ_LIBS += -lstdc++
+endif
+if WITH_YAML
+FUZZ_SOURCES += tests/fuzz/targets/import.c
+FUZZ_SHARED += $(IMPORT_SHARED)
+FUZZ_CPPFLAGS += -DDDP_WITH_YAML $(YAML_CFLAGS)
+FUZZ_LIBS += $(YAML_LIBS)
 endif
 if WITH_CSV
 FUZZ_SOURCES += tests/fuzz/targets/csv.c

@@ -1256,6 +1256,64 @@ def seeds_jsonl():
     put("jsonl", "bad_part", b"\2\0\3\10" + line.encode() * 3)
 
 
+def seeds_sft():
+    alpaca = json.dumps({"instruction": "ab", "input": "b", "output": "a b", "system": "e", "history": [["a", "b"]]})
+    chat = json.dumps({"conversations": [{"from": "system", "value": "e"}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "ab"},
+                                         {"from": "observation", "value": "b"}, {"from": "gpt", "value": "u"}]})
+    messages = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "system": None})
+    own = json.dumps({"user": [{"token": "u"}, "{{content}} {{idx}}"], "assistant": ["{{content}}"], "prefix": [{"special": "bos_token"}],
+                      "system": ["e{{content}}"], "observation": ["b{{content}}"], "default_system": "a", "stop_words": ["u", "?"],
+                      "efficient_eos": True, "replace_eos": False, "system_in_user": False})
+    fused = json.dumps({"system": ["<{{content}}>"], "system_in_user": True, "stop_words": ["u"], "replace_eos": True})
+
+    def one(name, form, data, packing=0, flags=0, length=30, rows=3, template=""):
+        data = data if isinstance(data, bytes) else data.encode()
+        put("sft", name, bytes([form + 4 * packing, flags, length, rows]) + struct.pack("<H", len(template)) + template.encode() + data)
+
+    for n, row in enumerate((alpaca, chat, messages, json.dumps({"text": "a b ab" * 9}))):
+        for packing in range(3):
+            one(f"form{n}_pack{packing}", n, "\n".join([row] * 5), packing)
+        one(f"form{n}_array", n, "[" + ",\n ".join([row] * 4) + "]\n", flags=4)
+        one(f"form{n}_short", n, row + "\n" + row, length=3)
+        one(f"form{n}_own", n, row, template=own, flags=4)
+        one(f"form{n}_own_packed", n, "\n".join([row] * 7), 2, template=own)
+        one(f"form{n}_fused", n, row, template=fused, flags=2)
+        one(f"form{n}_skip", n, row + "\n{}\n[1]\n" + row + "\n{", flags=1)
+    one("bad_both", 0, alpaca, flags=6)
+    one("bad_long", 0, json.dumps({"instruction": "a" * 300, "output": "b"}), flags=8)
+    for name, data in {"open": "[" + alpaca, "comma": "[" + alpaca + ",]", "none": "[]", "after": "[" + alpaca + "] 1", "scalars": '["a", 1, true]',
+                       "text": '["a\\"]", {}]', "utf8": b'{"instruction": "\xff"}', "deep": "[" * 3000, "twice": "[" + alpaca + alpaca + "]"}.items():
+        one("bad_" + name, 0, data)
+        one("skip_" + name, 0, data, flags=1)
+    for name, template in {"key": '{"x": 1}', "slots": '{"user": 1}', "slot": '{"user": [1]}', "content": '{"user": []}', "prefix": '{"prefix": ["{{content}}"]}',
+                           "json": "{", "token": '{"user": [{"token": "zz"}, "{{content}}"]}', "stop": '{"stop_words": [""]}', "eos": '{"replace_eos": true}'}.items():
+        one("template_" + name, 0, alpaca, template=template)
+
+
+def seeds_import():
+    info = {"a": {"file_name": "a.json"}, "b": {"file_name": "b.jsonl", "formatting": "sharegpt", "columns": {"messages": "m"}, "tags": {"role_tag": "role"}},
+            "c": {"hf_hub_url": "x/y"}, "d": {"file_name": "d.json", "num_samples": 3}, "e": {"file_name": "."}, "f": 1}
+    sft = ("stage: sft\nfinetuning_type: lora\nlora_rank: 8\nlora_target: all\ndataset: a\ntemplate: llama3\ncutoff_len: 512\nval_size: 0.1\n"
+           "eval_strategy: steps\neval_steps: 5\nbf16: true\noutput_dir: o\nlearning_rate: 1.0e-4\nnum_train_epochs: 3.0\nwarmup_ratio: 0.1\n"
+           "lr_scheduler_type: cosine\nsave_steps: 5\nreport_to: none\nuse_dora: true\nfrob: 1\nadam_beta1: 0.8\n")
+
+    def one(name, yaml, data=json.dumps(info)):
+        put("import", name, struct.pack("<H", len(yaml)) + yaml.encode() + data.encode())
+
+    one("sft", sft)
+    one("pt", "stage: pt\ndataset: a\nmax_steps: 10\nwarmup_ratio: 0.1\npacking: false\n")
+    one("merge", "adapter_name_or_path: x\nexport_dir: y\nexport_size: 5\n")
+    one("list", "stage: sft\ndataset: [a, d]\nlora_target:\n  - q\n  - k\nneat_packing: yes\n")
+    for name in "bcdef":
+        one("data_" + name, f"stage: sft\ndataset: {name}\n")
+    for name, text in {"stage": "stage: dpo", "type": "finetuning_type: oft", "twice": "a: 1\na: 2", "map": "save_steps: {a: [1, {b: 2}]}", "alias": "a: &x 1\nb: *x",
+                       "nested": "dataset: [[a]]", "list": "- 1", "tab": "\ta: 1", "second": "a: 1\n---\nb: 2\n", "number": "learning_rate: x",
+                       "text": "default_system: \"a\\nb\"\nstage: sft\ndataset: a", "tag": "a: !!binary aGk=", "zero": "a: \"\\0\"", "open": "a: ["}.items():
+        one("bad_" + name, text)
+    one("bad_info", sft, "{")
+    one("bad_info_list", sft, "[]")
+
+
 def seeds_regex():
     gpt4 = r"(?i:'s|'t|'ll)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     llama4 = r"[^\r\n\p{L}]?[\p{Lu}\p{M}]*[\p{Ll}\p{Lo}]+(?i:'s|'t|'re|'ll)?|[\p{Lu}]+(?i:'s|'t)?|\p{N}{1,}|[\W\d]|\P{Lu}"

@@ -18,6 +18,9 @@ TARGET(idx)
 TARGET(image)
 TARGET(image_list)
 #endif
+#ifdef DDP_WITH_YAML
+TARGET(import)
+#endif
 TARGET(ini)
 TARGET(jsonl)
 TARGET(manifest)
@@ -38,6 +41,9 @@ TARGET(regex)
 #endif
 TARGET(safetensors)
 TARGET(secret)
+#ifdef DDP_WITH_TOKENIZER
+TARGET(sft)
+#endif
 TARGET(shards)
 TARGET(stl10)
 #ifdef DDP_WITH_ARCHIVE

@@ -167,8 +167,8 @@ def writers(name, all_structs, files, texts):
 
 # ---- names of plugins ----------------------------------------------------------------------------------------------------
 # Words that are a plugin's and plain English, or the field's, are looked for as whole strings alone.
-# A launcher's variables carry its name, help explains what can be written, and what is taken where nothing is written has one list.
-NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h))$")
+# A launcher's variables carry its name, an INI made of another program's file names plugins, help explains what can be written, and what is taken where nothing is written has one list.
+NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h)|cli/import/\w+\.c)$")
 DTYPES = {"bf16", "int8"}  # hooks are named for them
 PLAIN = {"csv", "sft", "file", "folder", "jsonl", "tar", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
 

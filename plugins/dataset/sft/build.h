@@ -4,8 +4,8 @@
 
 #include "common/entry.h"
 #include "config.h"
+#include "counts.h"
 #include "sample.h"
-#include "tokens.h"
 
 typedef struct build {
     const sft_config *config;

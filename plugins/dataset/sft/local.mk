@@ -3,7 +3,7 @@ SFT_TEMPLATES = conf/templates/alpaca.json conf/templates/chatml.json conf/templ
 	conf/templates/smollm2.json
 SFT_SHARED = plugins/dataset/sft/build.c plugins/dataset/sft/pack.c plugins/dataset/sft/row.c \
 	plugins/dataset/sft/sample.c plugins/dataset/sft/source.c plugins/dataset/sft/template.c plugins/dataset/sft/tokens.c
-SFT_H = plugins/dataset/sft/build.h plugins/dataset/sft/builtin.h plugins/dataset/sft/config.h \
+SFT_H = plugins/dataset/sft/build.h plugins/dataset/sft/builtin.h plugins/dataset/sft/config.h plugins/dataset/sft/counts.h \
 	plugins/dataset/sft/pack.h plugins/dataset/sft/row.h plugins/dataset/sft/sample.h plugins/dataset/sft/source.h plugins/dataset/sft/template.h plugins/dataset/sft/tokens.h
 EXTRA_DIST += $(SFT_TEMPLATES) plugins/dataset/sft/builtin.sh plugins/dataset/sft/exports.map
 # the templates as C, so that the plugin looks for no file

@@ -326,7 +326,8 @@ typedef struct place {
     bool separate;
 } place;
 
-static void put_token(place *p, uint32_t token)
+/* False: there is no such token. */
+static bool put_token(const ddp_dataset *d, place *p, uint32_t token)
 {
     int64_t id = token & SAMPLE_ID, label = DDP_NO_LABEL;
     bool begins = (token & SEGMENT_BEGIN) != 0;
@@ -344,6 +345,7 @@ static void put_token(place *p, uint32_t token)
     if (p->fields[SEGMENT] != NULL) p->fields[SEGMENT][p->at] = p->segment;
     p->position++;
     p->at++;
+    return id <= d->base.fields[INPUT].max;
 }
 
 static void pad(const ddp_dataset *d, const place *p)
@@ -364,6 +366,12 @@ static uint32_t word_of(const uint8_t *b)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
+static ddp_status fail_damaged(const ddp_dataset *d, ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_DATA, "dataset sft: \"%s\" is damaged; remove it, it is made again",
+                    d->tokens.file.path);
+}
+
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     place p = {.eos = d->template.eos, .separate = d->config->packing == PACKING_SEPARATE};
@@ -374,14 +382,13 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     DDP_TRY(data_check_index(d, index, err));
     for (uint32_t i = 0; i < d->base.field_count; i++) p.fields[i] = buffers[i];
     DDP_TRY(tokens_find(&d->tokens, index, &begin, &count, err));
-    if (count > d->config->length)
-        return ddp_fail(err, DDP_ERR_DATA, "dataset sft: \"%s\" is damaged; remove it, it is made again",
-                        d->tokens.file.path);
+    if (count > d->config->length) return fail_damaged(d, err);
     for (uint64_t done = 0; done < count; done += CHUNK) {
         uint64_t here = count - done < CHUNK ? count - done : CHUNK;
 
         DDP_TRY(data_file_read(&d->tokens.file, raw, (size_t)here * 4, TOKENS_HEADER + 4 * (begin + done), err));
-        for (uint64_t i = 0; i < here; i++) put_token(&p, word_of(raw + 4 * i));
+        for (uint64_t i = 0; i < here; i++)
+            if (!put_token(d, &p, word_of(raw + 4 * i))) return fail_damaged(d, err);
     }
     pad(d, &p);
     return DDP_OK;

@@ -7,14 +7,10 @@
 
 #include "common/file.h"
 #include "config.h"
+#include "counts.h"
 #include "template.h"
 
-enum { TOKENS_HEADER = 1024, TOKENS_WHY = 400 };
-
-/* The header's numbers, in this order after a magic. */
-typedef struct tokens_counts {
-    uint64_t version, key, samples, tokens, trained, rows, bad, truncated;
-} tokens_counts;
+enum { TOKENS_HEADER = 1024 };
 
 typedef struct tokens_file {
     data_file file;

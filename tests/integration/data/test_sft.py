@@ -46,6 +46,9 @@ class Sft(Case):
         layer["data.sft"]["skip_bad"] = "yes"
         r = self.train(layer, name="skip.ini")
         self.check("1 bad row is left out; the first is" in r.err, r.err)
+        layer["data.sft"]["packing"] = "separate"
+        self.fails(self.run("-c", self.ini("apart.ini", layer)), 2, 'model "gpt2" on [data] plugin = sft', "must not see each other")
+        layer["data.sft"]["packing"] = "no"
         layer["data.sft"]["template"] = "lama3"
         self.fails(self.run("-c", self.ini("name.ini", layer)), 2, "template = lama3", "write one of alpaca, chatml, default")
 

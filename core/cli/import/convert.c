@@ -1,0 +1,311 @@
+/* cli/import/convert.c -- see convert.h; what a single key becomes is in mapping.c. */
+#include "cli/import/convert.h"
+#include "cli/import/datasets.h"
+#include "cli/import/mapping.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[SECTIONS] = {
+    [SECTION_MODEL] = "model",         [SECTION_MODEL_LLAMA] = "model.llama", [SECTION_LORA] = "lora",
+    [SECTION_DATA] = "data",           [SECTION_DATA_SFT] = "data.sft",       [SECTION_EVAL] = "eval",
+    [SECTION_EVAL_SFT] = "eval.sft",   [SECTION_LOADER] = "loader",           [SECTION_TRAIN] = "train",
+    [SECTION_OPTIMIZER] = "optimizer", [SECTION_CHECKPOINT] = "checkpoint",   [SECTION_OUTPUT] = "output",
+};
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+static bool is_in(const char *text, const char *const *list)
+{
+    for (; *list != NULL; list++)
+        if (strcmp(text, *list) == 0) return true;
+    return false;
+}
+
+static bool is_false(const char *text)
+{
+    static const char *const list[] = {"false", "False", "FALSE", "no",   "No", "off",
+                                       "Off",   "0",     "none",  "None", "",   NULL};
+
+    return is_in(text, list);
+}
+
+static bool is_number(const char *text, double *value)
+{
+    char *end;
+
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value);
+}
+
+static import_section section_of(const char *name)
+{
+    import_section s = SECTION_MODEL;
+
+    while (s < SECTIONS - 1 && strcmp(names[s], name) != 0) s++;
+    return s;
+}
+
+static ddp_status set_count(converter *c, import_section section, const char *key, const yaml_entry *e, ddp_err *err)
+{
+    double value;
+    char text[32];
+
+    if (!is_number(e->values[0], &value) || value < 0 || value != floor(value) || value > 1e15)
+        return convert_fail(c, e, "no whole number", err);
+    (void)snprintf(text, sizeof(text), "%.0f", value);
+    convert_set(c, section, key, text);
+    return DDP_OK;
+}
+
+static ddp_status set_list(converter *c, import_section section, const char *key, const yaml_entry *e, ddp_err *err)
+{
+    ddp_text all = {0};
+
+    for (size_t i = 0; i < e->count; i++) ddp_text_printf(&all, "%s%s", i > 0 ? ", " : "", e->values[i]);
+    if (all.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
+    convert_set(c, section, key, all.data != NULL ? all.data : "");
+    ddp_text_free(&all);
+    return DDP_OK;
+}
+
+/* ---- keys that take more than their own value ------------------------------------------------------------------ */
+static bool is_merge(const converter *c) { return convert_value(c, "export_dir") != NULL; }
+
+static ddp_status convert_method(converter *c, ddp_err *err)
+{
+    const yaml_entry *stage = yaml_find(c->yaml, "stage"), *type = yaml_find(c->yaml, "finetuning_type");
+    const char *kind = convert_value(c, "finetuning_type"), *target = convert_value(c, "lora_target");
+    bool is_lora = kind == NULL ? convert_value(c, "stage") != NULL || is_merge(c) : strcmp(kind, "lora") == 0;
+
+    if (convert_value(c, "stage") != NULL && strcmp(stage->values[0], "sft") != 0 &&
+        strcmp(stage->values[0], "pt") != 0)
+        return convert_fail(c, stage, "only the stages sft and pt are supported", err);
+    if (kind != NULL && !is_lora && strcmp(kind, "full") != 0)
+        return convert_fail(c, type, "only lora and full are supported", err);
+    if (!is_lora || (is_merge(c) && convert_value(c, "adapter_name_or_path") == NULL)) return DDP_OK;
+    if (convert_value(c, "lora_rank") != NULL)
+        DDP_TRY(set_count(c, SECTION_LORA, "rank", yaml_find(c->yaml, "lora_rank"), err));
+    else
+        convert_set(c, SECTION_LORA, "rank", "8");
+    if (target == NULL || strcmp(target, "all") == 0)
+        convert_set(c, SECTION_LORA, "target", "all-linear");
+    else
+        DDP_TRY(set_list(c, SECTION_LORA, "target", yaml_find(c->yaml, "lora_target"), err));
+    return DDP_OK;
+}
+
+static ddp_status convert_model(converter *c, ddp_err *err)
+{
+    const char *path = convert_value(c, "model_name_or_path");
+
+    if (path == NULL)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s:1: there is no model_name_or_path, so that it is no run of LLaMA-Factory", c->yaml->path);
+    convert_set(c, SECTION_MODEL, "plugin", "llama");
+    convert_set(c, SECTION_MODEL_LLAMA, "config", path);
+    convert_set(c, SECTION_CHECKPOINT, "init_from", path);
+    return DDP_OK;
+}
+
+static ddp_status convert_schedule(converter *c, ddp_err *err)
+{
+    static const char *const known[] = {"linear", "cosine", NULL}, *const constant[] = {"constant",
+                                                                                        "constant_with_warmup", NULL};
+    const yaml_entry *e = yaml_find(c->yaml, "lr_scheduler_type"), *ratio = yaml_find(c->yaml, "warmup_ratio");
+    const char *type = convert_value(c, "lr_scheduler_type"), *steps = convert_value(c, "max_steps");
+    double share = 0, most = 0;
+    char text[32];
+
+    if (type == NULL || is_in(type, known))
+        convert_set(c, SECTION_OPTIMIZER, "schedule", type != NULL ? type : "linear");
+    else if (!is_in(type, constant))
+        convert_refuse(c, e, "such a schedule is not supported; see [optimizer] schedule");
+    if (ratio == NULL || ratio->count == 0) return DDP_OK;
+    if (!is_number(ratio->values[0], &share)) return convert_fail(c, ratio, "no number", err);
+    if (share == 0 || convert_value(c, "warmup_steps") != NULL) return DDP_OK;
+    if (steps == NULL || !is_number(steps, &most) || most <= 0) {
+        convert_refuse(c, ratio, "set [optimizer] warmup_steps to this share of the steps that --check names");
+        return DDP_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%.0f", ceil(share * most));
+    convert_set(c, SECTION_OPTIMIZER, "warmup_steps", text);
+    return DDP_OK;
+}
+
+static ddp_status convert_optimizer(converter *c, ddp_err *err)
+{
+    static const char *const adamw[] = {"adamw_torch", "adamw_torch_fused", "adamw_hf", NULL};
+    const char *optim = convert_value(c, "optim"), *clip = convert_value(c, "max_grad_norm");
+    const char *beta1 = convert_value(c, "adam_beta1"), *beta2 = convert_value(c, "adam_beta2");
+    char text[200];
+
+    if (optim != NULL && !is_in(optim, adamw))
+        convert_refuse(c, yaml_find(c->yaml, "optim"), "the optimiser is adamw here; see [optimizer] algorithm");
+    convert_set(c, SECTION_OPTIMIZER, "algorithm", "adamw");
+    if (convert_value(c, "learning_rate") == NULL) convert_set(c, SECTION_OPTIMIZER, "lr", "5e-5");
+    if (convert_value(c, "weight_decay") == NULL) convert_set(c, SECTION_OPTIMIZER, "weight_decay", "0");
+    convert_set(c, SECTION_OPTIMIZER, "clip_norm", clip != NULL ? clip : "1.0");
+    if (beta1 != NULL || beta2 != NULL) {
+        (void)snprintf(text, sizeof(text), "%.80s, %.80s", beta1 != NULL ? beta1 : "0.9",
+                       beta2 != NULL ? beta2 : "0.999");
+        convert_set(c, SECTION_OPTIMIZER, "betas", text);
+    }
+    return convert_schedule(c, err);
+}
+
+static ddp_status convert_train(converter *c, ddp_err *err)
+{
+    const yaml_entry *epochs = yaml_find(c->yaml, "num_train_epochs"), *steps = yaml_find(c->yaml, "max_steps");
+    double value = 3;
+
+    if (steps != NULL && steps->count > 0 && steps->values[0][0] != '-')
+        DDP_TRY(set_count(c, SECTION_TRAIN, "max_steps", steps, err));
+    if (epochs != NULL && epochs->count > 0 && !is_number(epochs->values[0], &value))
+        return convert_fail(c, epochs, "no number", err);
+    if (c->sections[SECTION_TRAIN].data != NULL && strstr(c->sections[SECTION_TRAIN].data, "max_steps") != NULL)
+        convert_set(c, SECTION_TRAIN, "epochs", "1000000"); /* the steps alone count */
+    else if (epochs == NULL || epochs->count == 0)
+        convert_set(c, SECTION_TRAIN, "epochs", "3");
+    else if (value != floor(value))
+        convert_refuse(c, epochs, "set [train] epochs to a whole number, and max_steps to where the run ends");
+    else
+        DDP_TRY(set_count(c, SECTION_TRAIN, "epochs", epochs, err));
+    if (convert_value(c, "per_device_train_batch_size") == NULL) convert_set(c, SECTION_TRAIN, "batch_size", "8");
+    convert_set(c, SECTION_TRAIN, "seed", convert_value(c, "seed") != NULL ? convert_value(c, "seed") : "42");
+    if (convert_is_true(convert_value(c, "bf16")) || convert_is_true(convert_value(c, "pure_bf16")))
+        convert_set(c, SECTION_TRAIN, "precision", "bf16");
+    return DDP_OK;
+}
+
+static ddp_status convert_output(converter *c, ddp_err *err)
+{
+    const char *dir = convert_value(c, "output_dir"), *strategy = convert_value(c, "save_strategy");
+    const char *resume = convert_value(c, "resume_from_checkpoint"), *report = convert_value(c, "report_to");
+    const yaml_entry *every = yaml_find(c->yaml, "save_steps");
+    char text[4096];
+
+    if (dir != NULL) {
+        (void)snprintf(text, sizeof(text), "%.4000s/checkpoints", dir);
+        convert_set(c, SECTION_CHECKPOINT, "dir", text);
+        convert_set(c, SECTION_OUTPUT, "dir", dir);
+    }
+    if (strategy != NULL && strcmp(strategy, "epoch") == 0)
+        convert_refuse(c, yaml_find(c->yaml, "save_strategy"), "checkpoints are written by steps: [checkpoint] every");
+    else if (strategy == NULL || strcmp(strategy, "steps") == 0) {
+        if (every != NULL && every->count > 0)
+            DDP_TRY(set_count(c, SECTION_CHECKPOINT, "every", every, err));
+        else
+            convert_set(c, SECTION_CHECKPOINT, "every", "500");
+    }
+    if (convert_value(c, "save_total_limit") == NULL) convert_set(c, SECTION_CHECKPOINT, "keep", "0");
+    if (resume != NULL && !is_false(resume) && !convert_is_true(resume))
+        convert_set(c, SECTION_CHECKPOINT, "resume", resume);
+    if (report != NULL && strcmp(report, "tensorboard") == 0)
+        convert_set(c, SECTION_OUTPUT, "tensorboard", "yes");
+    else if (report != NULL && !is_false(report))
+        convert_refuse(c, yaml_find(c->yaml, "report_to"), "metrics.jsonl is written, and [output] tensorboard");
+    return DDP_OK;
+}
+
+static void convert_eval(converter *c)
+{
+    const yaml_entry *strategy = yaml_find(c->yaml, "eval_strategy");
+    const yaml_entry *steps = yaml_find(c->yaml, "eval_steps");
+
+    if (strategy == NULL) strategy = yaml_find(c->yaml, "evaluation_strategy");
+    if (strategy == NULL || strategy->count == 0 || c->sections[SECTION_EVAL].length == 0) return;
+    convert_set(c, SECTION_TRAIN, "eval_every", is_false(strategy->values[0]) ? "0" : "1");
+    if (steps != NULL && steps->count > 0 && strcmp(strategy->values[0], "steps") == 0)
+        convert_refuse(c, steps, "evaluations are at the ends of epochs: [train] eval_every");
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+static ddp_status convert_entry(converter *c, const yaml_entry *e, ddp_err *err)
+{
+    const import_mapping *m = import_mapping_of(e->key);
+    const char *value = e->count > 0 ? e->values[0] : NULL;
+    double number;
+
+    if (m == NULL) return convert_refuse(c, e, "this key is not known here"), DDP_OK;
+    if (m->kind == IMPORT_NOTHING) {
+        ddp_text_printf(&c->nothing, "line %" PRIu64 ": %s: %s\n", e->line, e->key, m->why);
+        return DDP_OK;
+    }
+    if (e->is_map && m->kind != IMPORT_REFUSED) return convert_fail(c, e, "a mapping where a value has to be", err);
+    if (m->kind == IMPORT_REFUSED) {
+        if (e->is_map || e->count > 1 || (value != NULL && !is_false(value))) convert_refuse(c, e, m->why);
+        return DDP_OK;
+    }
+    if (value == NULL || m->kind == IMPORT_SPECIAL) return DDP_OK;
+    if (e->is_list && m->kind != IMPORT_LIST) return convert_fail(c, e, "a list where one value has to be", err);
+    switch (m->kind) {
+    case IMPORT_COUNT: return set_count(c, section_of(m->section), m->to, e, err);
+    case IMPORT_LIST: return set_list(c, section_of(m->section), m->to, e, err);
+    case IMPORT_NUMBER:
+        if (!is_number(value, &number)) return convert_fail(c, e, "no number", err);
+        break;
+    case IMPORT_BOOL:
+        if (!convert_is_true(value) && !is_false(value)) return convert_fail(c, e, "neither true nor false", err);
+        value = convert_is_true(value) ? "yes" : "no";
+        break;
+    default: break;
+    }
+    convert_set(c, section_of(m->section), m->to, value);
+    return DDP_OK;
+}
+
+ddp_status convert(converter *c, ddp_err *err)
+{
+    DDP_TRY(convert_model(c, err));
+    DDP_TRY(convert_method(c, err));
+    for (size_t i = 0; i < c->yaml->count; i++) DDP_TRY(convert_entry(c, &c->yaml->all[i], err));
+    if (is_merge(c)) {
+        convert_set(c, SECTION_DATA, "plugin", "synthetic");
+        return DDP_OK;
+    }
+    DDP_TRY(convert_data(c, err));
+    DDP_TRY(convert_train(c, err));
+    DDP_TRY(convert_optimizer(c, err));
+    DDP_TRY(convert_output(c, err));
+    convert_eval(c);
+    return DDP_OK;
+}
+
+static void print_lines(const char *title, const ddp_text *lines, ddp_text *out)
+{
+    const char *at = lines->data;
+
+    if (lines->length == 0) return;
+    ddp_text_printf(out, "# %s\n", title);
+    while (*at != '\0') {
+        int length = (int)strcspn(at, "\n");
+
+        ddp_text_printf(out, "#   %.*s\n", length, at);
+        at += length + 1;
+    }
+}
+
+void convert_print(const converter *c, ddp_text *out)
+{
+    const char *size = convert_value(c, "export_size"), *dir = convert_value(c, "export_dir");
+
+    ddp_text_printf(out, "# From %s, by ddpengine import-yaml.\n", c->yaml->path);
+    if (is_merge(c))
+        ddp_text_printf(out, "# The merged model: ddpengine merge -c THIS_FILE --shard-size %sGB %s\n",
+                        size != NULL && !convert_has_control(size) ? size : "5",
+                        convert_has_control(dir) ? "DIR" : dir);
+    print_lines("Not taken over:", &c->refused, out);
+    print_lines("Nothing had to be written for:", &c->nothing, out);
+    for (int s = 0; s < SECTIONS; s++)
+        if (c->sections[s].length > 0) ddp_text_printf(out, "\n[%s]\n%s", names[s], c->sections[s].data);
+    out->failed = out->failed || c->refused.failed || c->nothing.failed;
+    for (int s = 0; s < SECTIONS; s++) out->failed = out->failed || c->sections[s].failed;
+}
+
+void convert_free(converter *c)
+{
+    for (int s = 0; s < SECTIONS; s++) ddp_text_free(&c->sections[s]);
+    ddp_text_free(&c->refused);
+    ddp_text_free(&c->nothing);
+}

@@ -1,0 +1,36 @@
+/* cli/import/values.h -- the values of a YAML, and the INI that grows of them. */
+#pragma once
+
+#include "cli/import/yaml.h"
+
+typedef enum import_section {
+    SECTION_MODEL,
+    SECTION_MODEL_LLAMA,
+    SECTION_LORA,
+    SECTION_DATA,
+    SECTION_DATA_SFT,
+    SECTION_EVAL,
+    SECTION_EVAL_SFT,
+    SECTION_LOADER,
+    SECTION_TRAIN,
+    SECTION_OPTIMIZER,
+    SECTION_CHECKPOINT,
+    SECTION_OUTPUT,
+    SECTIONS
+} import_section;
+
+typedef struct converter {
+    const yaml_file *yaml;
+    ddp_text sections[SECTIONS];
+    ddp_text refused; /* a line for each key that is not taken over */
+    ddp_text nothing; /* a line for each that has no meaning here */
+} converter;
+
+/* One value of a key, NULL: it is not there, or null. */
+const char *convert_value(const converter *c, const char *key);
+ddp_status convert_fail(const converter *c, const yaml_entry *e, const char *what, ddp_err *err);
+/* "key = value"; a value that an INI cannot hold is refused. */
+void convert_set(converter *c, import_section section, const char *key, const char *value);
+void convert_refuse(converter *c, const yaml_entry *e, const char *why);
+bool convert_is_true(const char *text); /* NULL: no */
+bool convert_has_control(const char *text);

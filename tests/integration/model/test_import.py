@@ -1,0 +1,153 @@
+"""ddpengine import-yaml: an INI from a YAML of LLaMA-Factory, and what of it is named as not taken over."""
+import configparser
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import Case, Skip  # noqa: E402
+
+INFO = {"mine": {"file_name": "mine.json"}, "other": {"file_name": "other.jsonl"},
+        "chat": {"file_name": "chat.json", "formatting": "sharegpt", "columns": {"messages": "turns", "system": "sys"},
+                 "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}},
+        "asked": {"file_name": "asked.json", "columns": {"prompt": "q", "response": "a", "history": "before"}},
+        "raw": {"file_name": "raw.json", "columns": {"prompt": "body"}},
+        "far": {"hf_hub_url": "some/where"}, "pairs": {"file_name": "p.json", "ranking": True}, "table": {"file_name": "t.csv"}}
+SFT = """### model
+model_name_or_path: models/base
+trust_remote_code: true
+### method
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 16
+lora_target: q_proj,v_proj
+use_dora: true
+### dataset
+dataset: mine, other
+dataset_dir: {dir}
+template: llama3
+cutoff_len: 512
+max_samples: 1000
+neat_packing: true
+preprocessing_num_workers: 16
+### output
+output_dir: saves/x
+logging_steps: 10
+save_steps: 500
+report_to: none
+### train
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+frobnicate: 1
+### eval
+val_size: 0.1
+eval_strategy: steps
+eval_steps: 500
+"""
+LINES = SFT.splitlines()
+
+
+def line_of(key):
+    return next(n for n, line in enumerate(LINES, 1) if line.startswith(key + ":"))
+
+
+class Import(Case):
+    def made(self, text, code=0):
+        """The sections of the INI, and the run of the command."""
+        (self.dir / "dataset_info.json").write_text(json.dumps(INFO))
+        path = self.dir / "a.yaml"
+        path.write_text(text.replace("{dir}", str(self.dir)))
+        r = self.run("import-yaml", path)
+        if "without libyaml" in r.err:
+            raise Skip("built without libyaml")
+        self.equal(r.code, code, r)
+        ini = configparser.ConfigParser(interpolation=None)
+        ini.read_string(r.out)
+        return {s: dict(ini[s]) for s in ini.sections()}, r
+
+    def without(self, *keys, **more):
+        return "\n".join([x for x in LINES if x.split(":")[0] not in keys] + [f"{k}: {v}" for k, v in more.items()]) + "\n"
+
+    def test_fine_tuning(self):
+        ini, r = self.made(SFT)
+        data = {"files": f"{self.dir}/mine.json, {self.dir}/other.jsonl", "format": "alpaca", "columns": "history:, system:, tools:",
+                "limit": "1000", "template": "llama3", "tokenizer": "models/base", "length": "512", "packing": "separate",
+                "skip_bad": "yes", "validation": "0.1"}
+        self.equal(ini, {
+            "model": {"plugin": "llama"}, "model.llama": {"config": "models/base"},
+            "lora": {"rank": "16", "target": "q_proj,v_proj"},
+            "data": {"plugin": "sft"}, "data.sft": {**data, "split": "train"},
+            "eval": {"plugin": "sft"}, "eval.sft": {**data, "split": "validation"},
+            "train": {"batch_size": "1", "accumulate": "8", "epochs": "3", "seed": "42", "precision": "bf16", "eval_every": "1"},
+            "optimizer": {"lr": "1.0e-4", "algorithm": "adamw", "weight_decay": "0", "clip_norm": "1.0", "schedule": "cosine"},
+            "checkpoint": {"init_from": "models/base", "dir": "saves/x/checkpoints", "every": "500", "keep": "0"},
+            "output": {"log_every": "10", "dir": "saves/x"}})
+        for key, why in (("use_dora", "only plain LoRA is supported"), ("frobnicate", "this key is not known here"),
+                         ("warmup_ratio", "set [optimizer] warmup_steps"), ("eval_steps", "evaluations are at the ends of epochs")):
+            self.check(f"a.yaml: not taken over: line {line_of(key)}: {key}: {why}" in r.err, r.err)
+            self.check(f"#   line {line_of(key)}: {key}: {why}" in r.out, r.out)
+        self.equal(r.err.count("not taken over"), 4, r)
+        self.check("preprocessing_num_workers: the samples are made once" in r.out, r.out)
+        out = self.dir / "out.ini"
+        self.equal(self.run("import-yaml", "-o", out, self.dir / "a.yaml").code, 0)
+        self.equal(out.read_text(), r.out)
+        self.fails(self.run("import-yaml", "-o", out, self.dir / "a.yaml"), 2, "out.ini", "File exists")
+
+    def test_other_values(self):
+        ini, _ = self.made(self.without("dataset", "lora_rank", "lora_target", "val_size", "save_steps", "finetuning_type",
+                                        dataset="chat", max_steps=200, lora_target="\n  - q_proj\n  - k_proj", report_to="tensorboard",
+                                        adam_beta2=0.95, mask_history="true", eval_dataset="asked").replace("report_to: none\n", ""))
+        self.equal((ini["data.sft"]["format"], ini["data.sft"]["columns"], ini["data.sft"]["tags"]),
+                   ("messages", "system:sys, messages:turns, tools:", "observation_tag:, function_tag:, system_tag:"))
+        self.equal(ini["eval.sft"]["columns"], "prompt:q, query:, response:a, history:before, system:, tools:")
+        self.equal(ini["lora"], {"rank": "8", "target": "q_proj, k_proj"})
+        self.equal((ini["train"]["max_steps"], ini["train"]["epochs"], ini["optimizer"]["warmup_steps"]), ("200", "1000000", "20"))
+        self.equal((ini["optimizer"]["betas"], ini["checkpoint"]["every"]), ("0.9, 0.95", "500"))
+        self.equal((ini["output"]["tensorboard"], ini["data.sft"]["mask_history"]), ("yes", "yes"))
+
+    def test_pretraining_and_full(self):
+        ini, _ = self.made(self.without("stage", "dataset", "neat_packing", "finetuning_type", "val_size", "use_dora",
+                                        stage="pt", dataset="raw", finetuning_type="full"))
+        self.check("lora" not in ini and "eval" not in ini and "template" not in ini["data.sft"], ini)
+        self.equal((ini["data.sft"]["format"], ini["data.sft"]["columns"], ini["data.sft"]["packing"]), ("text", "prompt:body", "yes"))
+
+    def test_merge(self):
+        ini, r = self.made("model_name_or_path: models/base\nadapter_name_or_path: saves/x\ntemplate: llama3\n"
+                           "export_dir: out\nexport_size: 2\nexport_device: cpu\n")
+        self.equal((ini["lora"]["init_from"], ini["checkpoint"]["init_from"]), ("saves/x", "models/base"))
+        self.check("ddpengine merge -c THIS_FILE --shard-size 2GB out" in r.out, r.out)
+
+    def wrong(self, text, *parts):
+        _, r = self.made(text, 2)
+        self.fails(r, 2, *parts)
+
+    def test_errors(self):
+        for key, value, why in (("stage", "dpo", "only the stages sft and pt are supported"),
+                                ("finetuning_type", "oft", "only lora and full are supported"),
+                                ("learning_rate", "fast", "no number"), ("logging_steps", "1.5", "no whole number"),
+                                ("logging_steps", "[1, 2]", "a list where one value has to be"),
+                                ("save_steps", "{a: 1}", "a mapping where a value has to be"),
+                                ("dataset", "none", 'dataset "none": dataset_info.json has no entry'),
+                                ("dataset", "far", "it is on a hub"), ("dataset", "pairs", "preferences are not supported"),
+                                ("dataset", "table", "only .json and .jsonl files are read"),
+                                ("dataset", "mine,chat", 'dataset "chat": its columns or format are not those')):
+            self.wrong(SFT.replace(LINES[line_of(key) - 1], f"{key}: {value}"), f"a.yaml:{line_of(key)}: ", why)
+        self.wrong(SFT.replace("{dir}", "nowhere"), f"a.yaml:{line_of('dataset')}: nowhere/dataset_info.json", "dataset_dir is")
+        self.wrong("a: 1\n", "a.yaml:1: there is no model_name_or_path")
+        self.wrong("a: 1\nb: 2\na: 3\n", 'a.yaml:3: "a" stands in line 1 already')
+        self.wrong("a: [1\nb: 2\n", "a.yaml:2: ")
+        self.wrong("- a\n", "a.yaml:1: no keys with values")
+        self.wrong("", "a.yaml:1: the file is empty")
+        self.fails(self.run("import-yaml", self.dir / "none.yaml"), 2, "none.yaml", "No such file")
+        self.fails(self.run("import-yaml"), 2, "no YAML file")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Import))
