@@ -45,17 +45,17 @@ static void add_general(const ddp_session *s, const gguf_model *g, const char *t
     gguf_u32(f, "general.quantization_version", QUANTIZATION);
 }
 
-/* [data.NAME] tokenizer of the dataset, where --tokenizer says nothing */
+/* `tokenizer` of the dataset's section, where --tokenizer says nothing; the dataset itself need not be there. */
 static const char *tokenizer_of(const infer_model *m, const ddp_export_request *q)
 {
-    const ddp_settings *all = &m->t.s->config->settings;
+    const ddp_config *c = m->t.s->config;
+    const ddp_ini_entry *entry;
+    char section[128];
 
     if (q->tokenizer != NULL) return q->tokenizer[0] != '\0' ? q->tokenizer : NULL;
-    for (size_t i = 0; i < all->count; i++)
-        if (strncmp(all->items[i].section, "data.", 5) == 0 && strcmp(all->items[i].key, "tokenizer") == 0 &&
-            all->items[i].value[0] != '\0')
-            return all->items[i].value;
-    return NULL;
+    (void)snprintf(section, sizeof(section), "data.%s", c->data);
+    entry = config_ini_find(c->ini, section, "tokenizer");
+    return entry != NULL && entry->value[0] != '\0' ? entry->value : NULL;
 }
 
 static ddp_status write_model(infer_model *m, const ddp_export_request *q, const gguf_model *g, size_t type,
@@ -103,5 +103,5 @@ ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_er
     if (status == DDP_OK)
         status = q->adapter != NULL ? write_adapter(m, q, &g, type, &f, err) : write_model(m, q, &g, type, &f, err);
     gguf_free(&f);
-    return status;
+    return status == DDP_ERR_DATA ? ddp_fail_as(err, DDP_EXIT_DATA) : status;
 }
