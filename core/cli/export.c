@@ -19,6 +19,7 @@ static const ddp_cli_option options[] = {
     {"peft", "DIR", "writes the adapters of [lora] as PEFT does: DIR/adapter_model.safetensors, adapter_config.json",
      DDP_TAKES_ROW, .most = 0},
     {"onnx", "FILE", "writes the forward pass as ONNX, opset 17, for any batch size", DDP_TAKES_ROW, .most = 0},
+    {"gguf", "FILE", "writes a model for llama.cpp, with its tokenizer, or a LoRA adapter", DDP_TAKES_ROW, .most = 0},
     {"--config", "FILE", "the INI that the model was trained with", DDP_TAKES_TEXT, .letter = 'c', FIELD(config_path)},
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(overrides), .count_offset = offsetof(request, override_count)},
@@ -26,6 +27,13 @@ static const ddp_cli_option options[] = {
      "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
      "without it the newest of [checkpoint] dir, else init_from",
      DDP_TAKES_TEXT, FIELD(export.weights)},
+    {"--type", "TYPE", "gguf: f32, f16 or bf16 for the matrices; f32 without it", DDP_TAKES_TEXT, FIELD(export.type)},
+    {"--tokenizer", "PATH",
+     "gguf: a folder with tokenizer.model, tokenizer.json or vocab.json and merges.txt;\n"
+     "without it tokenizer of the dataset's section, \"\" for none",
+     DDP_TAKES_TEXT, FIELD(export.tokenizer)},
+    {"--adapter", "DIR", "gguf: writes this adapter, adapter_model.safetensors and adapter_config.json of PEFT",
+     DDP_TAKES_TEXT, FIELD(export.adapter)},
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
@@ -33,7 +41,8 @@ static const ddp_command command = {
     .name = "export",
     .usage = "usage: ddpengine export torch -c FILE [--checkpoint PATH] DIR\n"
              "       ddpengine export peft -c FILE [--checkpoint PATH] DIR\n"
-             "       ddpengine export onnx -c FILE [--checkpoint PATH] FILE\n",
+             "       ddpengine export onnx -c FILE [--checkpoint PATH] FILE\n"
+             "       ddpengine export gguf -c FILE [--checkpoint PATH | --adapter DIR] [--type TYPE] FILE\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
@@ -43,6 +52,7 @@ static infer_writer find_writer(const char *format)
 {
     if (strcmp(format, "torch") == 0) return infer_export_torch;
     if (strcmp(format, "peft") == 0) return infer_export_peft;
+    if (strcmp(format, "gguf") == 0) return infer_export_gguf;
     return strcmp(format, "onnx") == 0 ? infer_export_onnx : NULL;
 }
 
@@ -53,9 +63,9 @@ static int parse(int argc, char **argv, request *q, infer_writer *write)
     int next, code = cli_parse_options(&command, format != NULL ? argc - 1 : argc, argv + (format != NULL), q, &next);
 
     if (code >= 0) return code;
-    if (format == NULL) return cli_usage_error(&command, "no format: torch, peft or onnx", "");
+    if (format == NULL) return cli_usage_error(&command, "no format: torch, peft, onnx or gguf", "");
     *write = find_writer(format);
-    if (*write == NULL) return cli_usage_error(&command, "a format is torch, peft or onnx, not ", format);
+    if (*write == NULL) return cli_usage_error(&command, "a format is torch, peft, onnx or gguf, not ", format);
     argc--;
     argv++;
     if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");

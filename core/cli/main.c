@@ -76,7 +76,7 @@ static const ddp_cli_option options[] = {
     {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
      .most = 0},
     {"predict", NULL, "says what a model makes of files; see ddpengine predict --help", DDP_TAKES_ROW, .most = 0},
-    {"export", "FORMAT", "writes a model for PyTorch, PEFT or as ONNX; see ddpengine export --help", DDP_TAKES_ROW,
+    {"export", "FORMAT", "writes a model for PyTorch, PEFT, ONNX, llama.cpp; see ddpengine export --help", DDP_TAKES_ROW,
      .most = 0},
     {"merge", "DIR", "writes a model with its adapters in its weights; see ddpengine merge --help", DDP_TAKES_ROW,
      .most = 0},
@@ -113,7 +113,7 @@ static const ddp_command program = {
              "                 [--sweep section.key=value,value]... [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine predict -c FILE [--checkpoint PATH] [--top N] [--json] FILE...\n"
-             "       ddpengine export torch|peft|onnx -c FILE [--checkpoint PATH] PATH\n"
+             "       ddpengine export torch|peft|onnx|gguf -c FILE [--checkpoint PATH] PATH\n"
              "       ddpengine merge -c FILE [--checkpoint PATH] [--dtype f32|bf16] DIR\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
              "       ddpengine tokenize -c FILE [--ids | --pieces] [FILE]\n"

@@ -5,9 +5,13 @@
 
 typedef struct ddp_export_request {
     const char *weights;  /* a checkpoint, a folder of such or a safetensors file; NULL: as the config says */
-    const char *path;     /* what is written: a folder, or a file for ONNX */
+    const char *path;     /* what is written: a folder, or a file for ONNX and GGUF */
     uint32_t dtype;       /* of a merged model: DDP_F32, DDP_BF16 */
     uint64_t shard_bytes; /* of it: the most in one file */
+    /* of GGUF */
+    const char *type;      /* of the matrices: f32, f16, bf16; NULL: f32 */
+    const char *tokenizer; /* a folder or a file; "": none; NULL: the dataset's */
+    const char *adapter;   /* PEFT's folder; NULL: the model is written */
 } ddp_export_request;
 typedef ddp_status (*infer_writer)(infer_model *m, const ddp_export_request *q, ddp_err *err);
 
@@ -26,3 +30,5 @@ ddp_status infer_export_merged(infer_model *m, const ddp_export_request *q, ddp_
 ddp_status infer_export_torch(infer_model *m, const ddp_export_request *q, ddp_err *err);
 /* The forward pass as ONNX, opset 17. The batch size is free. */
 ddp_status infer_export_onnx(infer_model *m, const ddp_export_request *q, ddp_err *err);
+/* For llama.cpp: GPT-2, LLaMA, Qwen2 and Qwen3 by Hugging Face's names, with the tokenizer; or an adapter of one. */
+ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_err *err);

@@ -32,7 +32,7 @@ static void add_piece(const ddp_adapted *d, float *w, const float *a, const floa
     }
 }
 
-static void add_adapters(const ddp_session *s, float *params)
+void export_add_adapters(const ddp_session *s, float *params)
 {
     const ddp_session_model *m = &s->model;
     const ddp_adapted *adapted;
@@ -173,7 +173,7 @@ static ddp_status write_weights(infer_model *m, const ddp_export_request *q, ddp
 
     DDP_TRY(state_pull(&m->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     a = state_arenas(&m->t);
-    add_adapters(m->t.s, a.params);
+    export_add_adapters(m->t.s, a.params);
     st = state_model_views(&m->t, &a, STATE_BASE, &views, err);
     h.of = st == DDP_OK ? ddp_alloc((views.count + 1) * sizeof(*h.of), err) : NULL;
     h.map = json_object();

@@ -11,7 +11,7 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/habits/test_sweep.py tests/integration/habits/test_lr.py \
 	tests/integration/test_state.py tests/integration/test_use.py tests/integration/test_profile.py \
 	tests/integration/test_affinity.py tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/model/test_nets.py \
-	tests/integration/model/test_metrics.py tests/integration/model/test_recipes.py tests/integration/model/test_predict.py tests/integration/model/test_recompute.py tests/integration/model/test_llama.py tests/integration/model/test_lora.py tests/integration/model/test_export.py \
+	tests/integration/model/test_metrics.py tests/integration/model/test_recipes.py tests/integration/model/test_predict.py tests/integration/model/test_recompute.py tests/integration/model/test_llama.py tests/integration/model/test_lora.py tests/integration/model/test_gguf.py tests/integration/model/test_export.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py tests/integration/restart/test_restart.py \
 	tests/integration/restart/test_missing.py tests/integration/save/test_async.py tests/integration/look/test_outputs.py \
@@ -22,14 +22,14 @@ LONG_INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test
 	tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
 	tests/integration/data/test_images.py tests/integration/data/test_sft.py tests/integration/data/test_tokenizers.py tests/integration/test_mpi.py tests/integration/save/test_checkpoint.py tests/integration/test_init.py \
 	tests/integration/test_profile.py tests/integration/test_group.py tests/integration/test_errors.py tests/integration/model/test_nets.py \
-	tests/integration/model/test_export.py tests/integration/model/test_recipes.py \
+	tests/integration/model/test_export.py tests/integration/model/test_gguf.py tests/integration/model/test_recipes.py \
 	tests/integration/restart/test_restart.py tests/integration/restart/test_missing.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py $(LONG_ALONE)
 EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c \
 	tests/integration/support/flawed_device.c tests/integration/support/failing_backend.c \
-	tests/integration/support/slow_disk.c tests/integration/support/infer_library.py tests/integration/support/onnx_live.py
+	tests/integration/support/slow_disk.c tests/integration/support/infer_library.py tests/integration/support/gguf_live.py tests/integration/support/onnx_live.py
 EXTRA_DIST += tests/integration/look/event_file.py tests/integration/harness.py tests/integration/checkpoint_files.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c \
 	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c $(INTEGRATION_TESTS)

@@ -189,7 +189,7 @@ class Export(Case):
         self.train({"checkpoint": {"dir": self.dir / "ckpt"}, "data.synthetic": {"samples": 32}}, nproc=0)
         self.fails(self.run("export", "torch", "out"), 2, "no config file")
         self.fails(self.run("export", "-c", "run.ini", "out"), 2, "no format")
-        self.fails(self.run("export", "keras", "-c", "run.ini", "out"), 2, "torch, peft or onnx, not keras")
+        self.fails(self.run("export", "keras", "-c", "run.ini", "out"), 2, "torch, peft, onnx or gguf, not keras")
         self.fails(self.run("export", "torch", "-c", "run.ini"), 2, "no path")
         self.fails(self.run("export", "torch", "-c", "run.ini", "a", "b"), 2, "too many arguments")
         self.fails(self.run("export", "torch", "-c", "run.ini", "--checkpoint", "nowhere", "a"), 8, "nowhere")

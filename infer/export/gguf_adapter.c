@@ -1,0 +1,140 @@
+/* infer/export/gguf_adapter.c -- see gguf_adapter.h. */
+#include "infer/export/gguf_adapter.h"
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROOM = 4096 };
+static const char front[] = "base_model.model.";
+
+static bool is_empty(const json_t *j) { return j == NULL || json_is_null(j) || json_object_size(j) == 0; }
+
+static ddp_status read_config(const json_t *c, gguf_adapter *a, ddp_err *err)
+{
+    const json_t *alpha = json_object_get(c, "lora_alpha"), *rank = json_object_get(c, "r");
+
+    if (!json_is_number(alpha) || !json_is_integer(rank) || json_integer_value(rank) < 1)
+        return ddp_fail(err, DDP_ERR_DATA, "\"lora_alpha\" or \"r\" is missing or no number");
+    if (!is_empty(json_object_get(c, "alpha_pattern")) || json_is_true(json_object_get(c, "use_dora")) ||
+        (json_array_size(json_object_get(c, "modules_to_save")) > 0))
+        return ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "llama.cpp's adapters have no alpha_pattern, no use_dora and no modules_to_save; merge the adapter, then export the model");
+    a->alpha = json_number_value(alpha);
+    a->rank_stabilised = json_is_true(json_object_get(c, "use_rslora"));
+    if (a->rank_stabilised && !is_empty(json_object_get(c, "rank_pattern")))
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "use_rslora with a rank_pattern is not supported; merge the adapter");
+    /* llama.cpp scales by alpha / rank */
+    if (a->rank_stabilised) a->alpha *= sqrt((double)json_integer_value(rank));
+    return DDP_OK;
+}
+
+ddp_status gguf_adapter_open(const char *folder, gguf_adapter *a, ddp_err *err)
+{
+    char path[ROOM];
+    json_error_t why;
+    json_t *config;
+    ddp_status status;
+
+    (void)snprintf(path, sizeof(path), "%.4000s/adapter_config.json", folder);
+    config = json_load_file(path, 0, &why);
+    status = config == NULL ? ddp_fail(err, DDP_ERR_DATA, "%s", why.text) : read_config(config, a, err);
+    json_decref(config);
+    if (status != DDP_OK) return ddp_fail_context(err, "adapter \"%.200s\"", path);
+    (void)snprintf(path, sizeof(path), "%.4000s/adapter_model.safetensors", folder);
+    DDP_TRY(ddp_safetensors_open(path, &a->file, err));
+    a->matrices = ddp_alloc((ddp_safetensors_count(a->file) + 1) * sizeof(*a->matrices), err);
+    return a->matrices == NULL ? err->status : DDP_OK;
+}
+
+void gguf_adapter_close(gguf_adapter *a)
+{
+    for (size_t i = 0; i < a->matrix_count; i++) free(a->matrices[i]);
+    free(a->matrices);
+    if (a->file != NULL) ddp_safetensors_close(a->file);
+    *a = (gguf_adapter){0};
+}
+
+static float half_value(uint16_t h)
+{
+    float magnitude = (float)(h & 0x3ff);
+    int exponent = h >> 10 & 31;
+
+    magnitude = exponent == 0 ? ldexpf(magnitude, -24) : ldexpf(magnitude + 1024, exponent - 25);
+    if (exponent == 31) magnitude = (h & 0x3ff) != 0 ? NAN : INFINITY;
+    return (h & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+/* NULL: out of memory, or a dtype that is no f32, f16, bf16. */
+static float *copy_floats(const ddp_named_tensor *t)
+{
+    size_t count = (size_t)(t->dims[0] * t->dims[1]);
+    float *out = malloc((count + 1) * sizeof(*out));
+
+    for (size_t i = 0; i < count && out != NULL; i++) {
+        uint16_t half = 0;
+        uint32_t bits;
+
+        if (t->dtype == DDP_F32) {
+            memcpy(&out[i], (const char *)t->data + 4 * i, 4);
+            continue;
+        }
+        memcpy(&half, (const char *)t->data + 2 * i, 2);
+        bits = (uint32_t)half << 16;
+        if (t->dtype == DDP_BF16)
+            memcpy(&out[i], &bits, 4);
+        else
+            out[i] = half_value(half);
+    }
+    return out;
+}
+
+/* "base_model.model.NAME.lora_A.weight": NAME.weight and which of the two. */
+static bool split_name(const char *name, char *base, size_t room, bool *is_a)
+{
+    const char *end;
+
+    if (strncmp(name, front, strlen(front)) != 0) return false;
+    name += strlen(front);
+    end = strstr(name, ".lora_A.weight");
+    *is_a = end != NULL;
+    if (end == NULL) end = strstr(name, ".lora_B.weight");
+    if (end == NULL || strlen(end) != strlen(".lora_A.weight")) return false;
+    return (size_t)snprintf(base, room, "%.*s.weight", (int)(end - name), name) < room;
+}
+
+static ddp_status add_matrix(gguf_adapter *a, const gguf_model *g, const ddp_named_tensor *from, uint32_t type,
+                             gguf_file *f, ddp_err *err)
+{
+    gguf_tensor t = {.type = type, .rank = 2};
+    char base[256];
+    bool is_a, known = from->dtype == DDP_F32 || from->dtype == DDP_BF16 || from->dtype == DDP_FILE_F16;
+    size_t used;
+
+    if (!known || from->rank != 2 || !split_name(from->name, base, sizeof(base), &is_a) ||
+        !gguf_model_name(g, base, &t))
+        return ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "adapter: llama.cpp's %s has no adapter for \"%.200s\"; merge the adapter, then export the model", g->arch,
+            from->name);
+    used = strlen(t.name);
+    (void)snprintf(t.name + used, sizeof(t.name) - used, is_a ? ".lora_a" : ".lora_b");
+    t.transposed = false; /* PEFT's are (rank, in) and (out, rank) for Conv1D, too */
+    if (is_a) t.heads = 0;
+    t.type = type;
+    t.rows = from->dims[0];
+    t.columns = from->dims[1];
+    t.data = a->matrices[a->matrix_count] = copy_floats(from);
+    if (t.data == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "adapter: out of memory");
+    a->matrix_count++;
+    gguf_tensor_add(f, &t);
+    return DDP_OK;
+}
+
+ddp_status gguf_adapter_tensors(gguf_adapter *a, const gguf_model *g, uint32_t type, gguf_file *f, ddp_err *err)
+{
+    for (size_t i = 0; i < ddp_safetensors_count(a->file); i++)
+        DDP_TRY(add_matrix(a, g, ddp_safetensors_at(a->file, i), type, f, err));
+    return DDP_OK;
+}
