@@ -171,7 +171,8 @@ typedef struct ddp_layout {
     ddp_bucket *buckets;
     uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for piggy-backed scalars */
 } ddp_layout;
-#define DDP_EXTRA 16
+#define DDP_EXTRA            16
+#define DDP_FROZEN_ALIGNMENT 16384 /* elements, 64 KiB: what is not trained begins a page of memory */
 /* Elements of a bucket that hold gradients: the last one ends with the piggy-backed scalars. */
 static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
 {

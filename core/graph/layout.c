@@ -139,6 +139,7 @@ static void assign_offsets(const ddp_param_info *params, uint32_t world, ddp_lay
         at = bucket->first + bucket->count;
     }
     l->elements = at;
+    if (l->trained < l->param_count) at = ddp_round_up(at, DDP_FROZEN_ALIGNMENT);
     for (uint32_t i = l->trained; i < l->param_count; i++) {
         l->offset[l->order[i]] = at;
         at += ddp_round_up(params[l->order[i]].elements, ALIGNMENT);

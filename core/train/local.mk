@@ -11,7 +11,7 @@ libddpcore_a_SOURCES += core/train/reduce/bucket_size.h core/train/reduce/bucket
 libddpcore_a_SOURCES += core/train/state/buffer_sync.h core/train/state/memory.h core/train/state/optim_state.h \
 	core/train/state/replica_check.h core/train/state/resume.h core/train/state/resume_hook.h \
 	core/train/state/resume_settings.h core/train/state/save.h core/train/state/snapshot.h core/train/state/survivor.h \
-	core/train/state/tensors.h core/train/state/weights.h core/train/state/buffer_sync.c core/train/state/memory.c \
+	core/train/state/tensors.h core/train/state/weights.h core/train/state/buffer_sync.c core/train/state/base_map.c core/train/state/memory.c \
 	core/train/state/optim_state.c core/train/state/replica_check.c core/train/state/resume.c \
 	core/train/state/resume_hook.c core/train/state/resume_settings.c core/train/state/save.c \
 	core/train/state/snapshot.c core/train/state/survivor.c core/train/state/tensors.c core/train/state/weights.c

@@ -84,7 +84,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     t->mem.of_backend = training && ddp_group_world(t->group) > 1 &&
                         (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
                         (!ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm));
-    DDP_TRY(shared_floats(t, t->s->model.layout->param_elements, &t->mem.params, err));
+    DDP_TRY(state_base_map(t, err));
+    if (t->mem.params == NULL) DDP_TRY(shared_floats(t, t->s->model.layout->param_elements, &t->mem.params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->mem.grads, err));
     DDP_TRY(ddp_device_alloc(&t->s->device, t->s->programs.arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
@@ -113,7 +114,7 @@ static bool release(ddp_trainer *t)
 {
     float *own[] = {t->mem.state1,
                     t->mem.state2,
-                    t->mem.of_backend ? NULL : t->mem.params,
+                    t->mem.of_backend || t->mem.mapped_bytes > 0 ? NULL : t->mem.params,
                     t->mem.of_backend ? NULL : t->mem.grads,
                     t->mem.buffers,
                     t->mem.kept_buffers,
@@ -124,7 +125,8 @@ static bool release(ddp_trainer *t)
     if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return false; /* which still uses all of this */
     ddp_variants_free(t->s);
     if (t->mem.of_backend && t->mem.grads != NULL) ddp_communicator_free(t->comm, t->mem.grads);
-    if (t->mem.of_backend && t->mem.params != NULL) ddp_communicator_free(t->comm, t->mem.params);
+    if (t->mem.of_backend && t->mem.mapped_bytes == 0 && t->mem.params != NULL)
+        ddp_communicator_free(t->comm, t->mem.params);
     if (!ddp_communicator_close(t->comm)) return false;
     ddp_shards_close(t);
     ddp_reducer_close(t->reduce.reducer);
@@ -138,6 +140,7 @@ static bool release(ddp_trainer *t)
     ddp_spans_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);
+    state_base_unmap(t);
     ddp_device_free(&t->s->device, t->mem.activations);
     free(t->mem.counts);
     return true;

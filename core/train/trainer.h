@@ -121,7 +121,8 @@ typedef struct ddp_memory {
     float *params, *grads;
     float *state1, *state2; /* NULL where the optimiser has none; of this rank's shards alone where those are divided */
     uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
-    bool of_backend;        /* params and grads are the backend's memory */
+    bool of_backend;        /* params, unless they are mapped, and grads are the backend's memory */
+    size_t mapped_bytes;    /* of params, which a host's ranks have in common in part; 0: they are not. base_map.c */
     float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
     float *ema;             /* the average of the parameters, laid out as they are; NULL: there is none. ema.c */
     float *exchange;        /* a piece of these on the way */

@@ -31,7 +31,7 @@ static bool can_be_direct(const ddp_trainer *t)
 {
     uint64_t backend = DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER;
 
-    return t->mem.of_backend && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
+    return t->mem.of_backend && t->mem.mapped_bytes == 0 && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
            (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 

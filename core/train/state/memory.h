@@ -17,6 +17,11 @@ void ddp_staging_close(ddp_trainer *t);
 ddp_status state_pull(ddp_trainer *t, uint32_t which, ddp_err *err);
 ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);
 
+/* base_map.c. Collective, before the parameters are allocated: where ranks of a host share what is not trained,
+ * t->mem.params is a mapping of this process's, of t->mem.mapped_bytes; else both stay 0. */
+ddp_status state_base_map(ddp_trainer *t, ddp_err *err);
+void state_base_unmap(ddp_trainer *t);
+
 /* Of `count` elements of device memory; to be compared with others of this function alone. */
 ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint64_t *hash, ddp_err *err);
 /* x *= by, device memory, done when it returns; by 0 sets zeros whatever x is. */

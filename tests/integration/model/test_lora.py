@@ -60,6 +60,39 @@ class Lora(Case):
         summary = json.loads((self.dir / "out/summary.json").read_text())
         self.equal(summary["parameter_sha256"], whole.summary["parameter_sha256"])
 
+    def training(self, folder, *layers):
+        """Two ranks that train, and their processes."""
+        path = self.ini("run.ini", {"checkpoint": {"dir": self.dir / folder, "every": 100}}, LORA, {"output": {"dir": self.dir / "out"}},
+                        {"train": {"epochs": 60}}, *layers)
+        p = self.start("-c", path, "--nproc", 2)
+        until(lambda: p.poll() is not None or list((self.dir / folder).glob("step-????????")), "no checkpoint comes")
+        return p, self.children(p, 2)
+
+    def test_a_host_has_the_base_once(self):
+        """Every rank of it maps the same memory for what is not trained."""
+        p, ranks = self.training("ck", {"train": {"epochs": 1000000}})
+        inodes = []
+        for pid in ranks:
+            lines = [x.split() for x in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if "/memfd:ddpengine-base-" in x]
+            self.equal(len(lines), 1, lines)
+            inodes.append(lines[0][4])
+            self.check("s" in lines[0][1], lines)
+        self.equal(inodes[0], inodes[1])
+        os.kill(p.pid, signal.SIGTERM)
+        self.equal(self.finish(p).code, 128 + signal.SIGTERM)
+
+    def test_a_rank_is_lost(self):
+        """The others go on with it from memory or a checkpoint, on a base that is mapped again."""
+        long = {"train": {"epochs": 60}}
+        whole = self.saved(long, folder="whole", name="whole.ini")
+        for rank in (0, 1):
+            p, ranks = self.training(f"lost{rank}", {"run": {"restarts": 2, "restart_delay": "0s"}, "group": {"peer_timeout": "1s"}})
+            os.kill(ranks[rank], signal.SIGKILL)
+            r = self.finish(p)
+            self.equal(r.code, 0, r)
+            summary = json.loads((self.dir / "out/summary.json").read_text())
+            self.equal(summary["parameter_sha256"], whole.summary["parameter_sha256"], r)
+
     def test_every_way_of_an_update(self):
         shas = {}
         for name, way in WAYS.items():
