@@ -76,7 +76,7 @@ static const ddp_cli_option options[] = {
     {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
      .most = 0},
     {"predict", NULL, "says what a model makes of files; see ddpengine predict --help", DDP_TAKES_ROW, .most = 0},
-    {"export", "FORMAT", "writes a model for PyTorch, PEFT, ONNX, llama.cpp; see ddpengine export --help", DDP_TAKES_ROW,
+    {"export", "FORMAT", "writes a model for PyTorch, PEFT, ONNX or llama.cpp; see export --help", DDP_TAKES_ROW,
      .most = 0},
     {"merge", "DIR", "writes a model with its adapters in its weights; see ddpengine merge --help", DDP_TAKES_ROW,
      .most = 0},

@@ -1,5 +1,5 @@
-/* observe/run_folder.h -- what the folder of a run says about it: metrics.jsonl and summary.json, of a run that has ended,
- * was killed or still goes on. */
+/* observe/run_folder.h -- what the folder of a run says about it: metrics.jsonl and summary.json, of a run that
+ * has ended, was killed or still goes on. */
 #pragma once
 
 #include "base/base.h"

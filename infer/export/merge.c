@@ -15,8 +15,8 @@
 enum { FILE_NAME = 64, PIECE = 256 };
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
-/* Columns first .. first + PIECE - 1 of row o of W += scale B A, summed in doubles; w is (out, in), or (in, out) where it
- * is transposed. */
+/* Columns first .. first + PIECE - 1 of row o of W += scale B A, summed in doubles; w is (out, in), or (in, out) where
+ * it is transposed. */
 static void add_piece(const ddp_adapted *d, float *w, const float *a, const float *b, const uint64_t dims[3],
                       uint64_t o, uint64_t first)
 {

@@ -168,7 +168,7 @@ def writers(name, all_structs, files, texts):
 # ---- names of plugins ----------------------------------------------------------------------------------------------------
 # Words that are a plugin's and plain English, or the field's, are looked for as whole strings alone.
 # A launcher's variables carry its name, an INI made of another program's file names plugins, help explains what can be written, and what is taken where nothing is written has one list.
-NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h)|cli/import/\w+\.c)$")
+NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h)|cli/import/\w+\.[ch])$")
 DTYPES = {"bf16", "int8"}  # hooks are named for them
 PLAIN = {"csv", "sft", "file", "folder", "jsonl", "tar", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
 
@@ -182,6 +182,9 @@ def plugin_names(files):
     return (names - {"common"} - DTYPES) | {"gloo", "cudnn", "cublas"}
 
 
+PRODUCTS = re.compile(r"llama\.cpp|LLaMA-Factory")  # of others, with a plugin's name in theirs
+
+
 def named(files, texts, names):
     """file:line of an identifier or a string that has a plugin's name; comments do not count."""
     strict = re.compile(r"(?<![A-Za-z])(" + "|".join(sorted(names - PLAIN)).replace("_", "[-_]") + r")(?![A-Za-z0-9])", re.I)
@@ -193,6 +196,7 @@ def named(files, texts, names):
         for number, line in enumerate(texts[f].splitlines(), 1):
             if re.match(r"\s*#\s*include", line):
                 continue
+            line = PRODUCTS.sub("", line)
             hit = strict.search(line) or plain.search(line)
             if hit:
                 out.append(f"{f}:{number}: {hit.group(0)}")

@@ -37,11 +37,10 @@ static ddp_status check_keys(const char *path, const json_t *object, ddp_err *er
     if (json_object_get(object, "bias") != NULL && !is_plain("bias", json_object_get(object, "bias"))) bad = "bias";
     if (!is_plain("peft_type", json_object_get(object, "peft_type"))) bad = "peft_type";
     if (bad == NULL) return DDP_OK;
-    return ddp_fail(
-        err, DDP_ERR_UNSUPPORTED,
-        "%s: \"%s\" asks for what is not plain LoRA, which is all that is known here; export plain adapters, "
-        "or merge them into the model with PEFT",
-        path, bad);
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                    "%s: \"%s\" asks for what is not plain LoRA, which is all that is known here. "
+                    "Export plain adapters, or merge them into the model with PEFT",
+                    path, bad);
 }
 
 static bool read_number(const json_t *v, double *out)

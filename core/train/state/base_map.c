@@ -30,7 +30,7 @@ static void name_of(uint64_t token, char name[NAME])
     (void)snprintf(name, NAME, "ddpengine-base-%016" PRIx64, token);
 }
 
-/* ---- the host's first rank ----------------------------------------------------------------------------------------- */
+/* ---- the host's first rank --------------------------------------------------------------------------------------- */
 static int32_t first_of_host(const ddp_group *g)
 {
     int32_t r = 0;
@@ -60,7 +60,7 @@ static int make(uint64_t bytes, offer *out)
     return fd;
 }
 
-/* ---- the others ---------------------------------------------------------------------------------------------------- */
+/* ---- the others -------------------------------------------------------------------------------------------------- */
 /* A process of that number may be another one where it is counted otherwise: the token is in the memory's name. */
 static int open_offered(const offer *o, uint64_t bytes)
 {
@@ -81,7 +81,7 @@ static int open_offered(const offer *o, uint64_t bytes)
     return -1;
 }
 
-/* ---- the arena ------------------------------------------------------------------------------------------------------ */
+/* ---- the arena --------------------------------------------------------------------------------------------------- */
 static uint64_t round_bytes(uint64_t elements) { return ddp_round_up(elements, DDP_FROZEN_ALIGNMENT) * sizeof(float); }
 
 /* NULL: it cannot be mapped, and the arena is to be allocated. */

@@ -4,8 +4,8 @@
  * of its config.json, or of the section.
  *
  * Reads "input" (T) i64, the tokens, and "target" (T) i64, the token that follows each; a target of -100 counts for
- * nothing. Where a dataset packs several texts into a sample and has "segment" (T), they do not see each other; where it
- * has "position" (T), that is what the rotary embedding turns by. */
+ * nothing. Where a dataset packs several texts into a sample and has "segment" (T), they do not see each other; where
+ * it has "position" (T), that is what the rotary embedding turns by. */
 #include "llama.h"
 #include <ddpengine/model.h>
 
