@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FIRST_FD = 200, PATH_ROOM = 32, FOLDERS = 12, FOLDER_NAMES = 8, FOLDER_ROOM = 64, NAME_ROOM = 128 };
+enum { FIRST_FD = 200, PATH_ROOM = 32, FOLDERS = 32, FOLDER_NAMES = 8, FOLDER_ROOM = 64, NAME_ROOM = 128 };
 
 const uint8_t *fuzz_take(fuzz_input *in, size_t length)
 {
