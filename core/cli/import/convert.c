@@ -2,16 +2,18 @@
 #include "cli/import/convert.h"
 #include "cli/import/datasets.h"
 #include "cli/import/mapping.h"
+#include "cli/import/merge.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const names[SECTIONS] = {
-    [SECTION_MODEL] = "model",         [SECTION_MODEL_LLAMA] = "model.llama", [SECTION_LORA] = "lora",
-    [SECTION_DATA] = "data",           [SECTION_DATA_SFT] = "data.sft",       [SECTION_EVAL] = "eval",
-    [SECTION_EVAL_SFT] = "eval.sft",   [SECTION_LOADER] = "loader",           [SECTION_TRAIN] = "train",
-    [SECTION_OPTIMIZER] = "optimizer", [SECTION_CHECKPOINT] = "checkpoint",   [SECTION_OUTPUT] = "output",
+    [SECTION_MODEL] = "model",   [SECTION_MODEL_LLAMA] = "model.llama", [SECTION_LORA] = "lora",
+    [SECTION_DATA] = "data",     [SECTION_DATA_SFT] = "data.sft",       [SECTION_DATA_SYNTHETIC] = "data.synthetic",
+    [SECTION_EVAL] = "eval",     [SECTION_EVAL_SFT] = "eval.sft",       [SECTION_LOADER] = "loader",
+    [SECTION_TRAIN] = "train",   [SECTION_OPTIMIZER] = "optimizer",     [SECTION_CHECKPOINT] = "checkpoint",
+    [SECTION_OUTPUT] = "output",
 };
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -76,14 +78,14 @@ static ddp_status convert_method(converter *c, ddp_err *err)
 {
     const import_entry *stage = import_find(c->yaml, "stage"), *type = import_find(c->yaml, "finetuning_type");
     const char *kind = convert_value(c, "finetuning_type"), *target = convert_value(c, "lora_target");
-    bool is_lora = kind == NULL ? convert_value(c, "stage") != NULL || is_merge(c) : strcmp(kind, "lora") == 0;
+    bool is_lora = kind == NULL ? convert_value(c, "stage") != NULL : strcmp(kind, "lora") == 0;
 
     if (convert_value(c, "stage") != NULL && strcmp(stage->values[0], "sft") != 0 &&
         strcmp(stage->values[0], "pt") != 0)
         return convert_fail(c, stage, "only the stages sft and pt are supported", err);
     if (kind != NULL && !is_lora && strcmp(kind, "full") != 0)
         return convert_fail(c, type, "only lora and full are supported", err);
-    if (!is_lora || (is_merge(c) && convert_value(c, "adapter_name_or_path") == NULL)) return DDP_OK;
+    if (!is_lora || is_merge(c)) return DDP_OK;
     if (convert_value(c, "lora_rank") != NULL)
         DDP_TRY(set_count(c, SECTION_LORA, "rank", import_find(c->yaml, "lora_rank"), err));
     else
@@ -261,10 +263,7 @@ ddp_status convert(converter *c, ddp_err *err)
     DDP_TRY(convert_model(c, err));
     DDP_TRY(convert_method(c, err));
     for (size_t i = 0; i < c->yaml->count; i++) DDP_TRY(convert_entry(c, &c->yaml->all[i], err));
-    if (is_merge(c)) {
-        convert_set(c, SECTION_DATA, "plugin", "synthetic");
-        return DDP_OK;
-    }
+    if (is_merge(c)) return convert_merge(c), DDP_OK;
     DDP_TRY(convert_data(c, err));
     DDP_TRY(convert_train(c, err));
     DDP_TRY(convert_optimizer(c, err));

@@ -9,6 +9,7 @@ typedef enum import_section {
     SECTION_LORA,
     SECTION_DATA,
     SECTION_DATA_SFT,
+    SECTION_DATA_SYNTHETIC,
     SECTION_EVAL,
     SECTION_EVAL_SFT,
     SECTION_LOADER,
