@@ -1,4 +1,5 @@
-/* cli/import/merge.c -- see merge.h. Adapters have PEFT's adapter_config.json, whose sizes have to be those of [lora]. */
+/* cli/import/merge.c -- see merge.h. Adapters have PEFT's adapter_config.json, whose sizes have to be those of
+ * [lora]. */
 #include "cli/import/merge.h"
 #include <jansson.h>
 #include <string.h>

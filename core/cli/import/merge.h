@@ -1,4 +1,5 @@
-/* cli/import/merge.h -- what a merge needs beside its model: the sizes of the adapters, and data for the model's form. */
+/* cli/import/merge.h -- what a merge needs beside its model: the sizes of the adapters, and data for the model's
+ * form. */
 #pragma once
 
 #include "cli/import/values.h"
