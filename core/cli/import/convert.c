@@ -2,16 +2,18 @@
 #include "cli/import/convert.h"
 #include "cli/import/datasets.h"
 #include "cli/import/mapping.h"
+#include "cli/import/merge.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const names[SECTIONS] = {
-    [SECTION_MODEL] = "model",         [SECTION_MODEL_LLAMA] = "model.llama", [SECTION_LORA] = "lora",
-    [SECTION_DATA] = "data",           [SECTION_DATA_SFT] = "data.sft",       [SECTION_EVAL] = "eval",
-    [SECTION_EVAL_SFT] = "eval.sft",   [SECTION_LOADER] = "loader",           [SECTION_TRAIN] = "train",
-    [SECTION_OPTIMIZER] = "optimizer", [SECTION_CHECKPOINT] = "checkpoint",   [SECTION_OUTPUT] = "output",
+    [SECTION_MODEL] = "model",   [SECTION_MODEL_LLAMA] = "model.llama", [SECTION_LORA] = "lora",
+    [SECTION_DATA] = "data",     [SECTION_DATA_SFT] = "data.sft",       [SECTION_DATA_SYNTHETIC] = "data.synthetic",
+    [SECTION_EVAL] = "eval",     [SECTION_EVAL_SFT] = "eval.sft",       [SECTION_LOADER] = "loader",
+    [SECTION_TRAIN] = "train",   [SECTION_OPTIMIZER] = "optimizer",     [SECTION_CHECKPOINT] = "checkpoint",
+    [SECTION_OUTPUT] = "output",
 };
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -46,7 +48,7 @@ static import_section section_of(const char *name)
     return s;
 }
 
-static ddp_status set_count(converter *c, import_section section, const char *key, const yaml_entry *e, ddp_err *err)
+static ddp_status set_count(converter *c, import_section section, const char *key, const import_entry *e, ddp_err *err)
 {
     double value;
     char text[32];
@@ -58,7 +60,7 @@ static ddp_status set_count(converter *c, import_section section, const char *ke
     return DDP_OK;
 }
 
-static ddp_status set_list(converter *c, import_section section, const char *key, const yaml_entry *e, ddp_err *err)
+static ddp_status set_list(converter *c, import_section section, const char *key, const import_entry *e, ddp_err *err)
 {
     ddp_text all = {0};
 
@@ -74,24 +76,24 @@ static bool is_merge(const converter *c) { return convert_value(c, "export_dir")
 
 static ddp_status convert_method(converter *c, ddp_err *err)
 {
-    const yaml_entry *stage = yaml_find(c->yaml, "stage"), *type = yaml_find(c->yaml, "finetuning_type");
+    const import_entry *stage = import_find(c->yaml, "stage"), *type = import_find(c->yaml, "finetuning_type");
     const char *kind = convert_value(c, "finetuning_type"), *target = convert_value(c, "lora_target");
-    bool is_lora = kind == NULL ? convert_value(c, "stage") != NULL || is_merge(c) : strcmp(kind, "lora") == 0;
+    bool is_lora = kind == NULL ? convert_value(c, "stage") != NULL : strcmp(kind, "lora") == 0;
 
     if (convert_value(c, "stage") != NULL && strcmp(stage->values[0], "sft") != 0 &&
         strcmp(stage->values[0], "pt") != 0)
         return convert_fail(c, stage, "only the stages sft and pt are supported", err);
     if (kind != NULL && !is_lora && strcmp(kind, "full") != 0)
         return convert_fail(c, type, "only lora and full are supported", err);
-    if (!is_lora || (is_merge(c) && convert_value(c, "adapter_name_or_path") == NULL)) return DDP_OK;
+    if (!is_lora || is_merge(c)) return DDP_OK;
     if (convert_value(c, "lora_rank") != NULL)
-        DDP_TRY(set_count(c, SECTION_LORA, "rank", yaml_find(c->yaml, "lora_rank"), err));
+        DDP_TRY(set_count(c, SECTION_LORA, "rank", import_find(c->yaml, "lora_rank"), err));
     else
         convert_set(c, SECTION_LORA, "rank", "8");
     if (target == NULL || strcmp(target, "all") == 0)
         convert_set(c, SECTION_LORA, "target", "all-linear");
     else
-        DDP_TRY(set_list(c, SECTION_LORA, "target", yaml_find(c->yaml, "lora_target"), err));
+        DDP_TRY(set_list(c, SECTION_LORA, "target", import_find(c->yaml, "lora_target"), err));
     return DDP_OK;
 }
 
@@ -112,7 +114,7 @@ static ddp_status convert_schedule(converter *c, ddp_err *err)
 {
     static const char *const known[] = {"linear", "cosine", NULL}, *const constant[] = {"constant",
                                                                                         "constant_with_warmup", NULL};
-    const yaml_entry *e = yaml_find(c->yaml, "lr_scheduler_type"), *ratio = yaml_find(c->yaml, "warmup_ratio");
+    const import_entry *e = import_find(c->yaml, "lr_scheduler_type"), *ratio = import_find(c->yaml, "warmup_ratio");
     const char *type = convert_value(c, "lr_scheduler_type"), *steps = convert_value(c, "max_steps");
     double share = 0, most = 0;
     char text[32];
@@ -141,7 +143,7 @@ static ddp_status convert_optimizer(converter *c, ddp_err *err)
     char text[200];
 
     if (optim != NULL && !is_in(optim, adamw))
-        convert_refuse(c, yaml_find(c->yaml, "optim"), "the optimiser is adamw here; see [optimizer] algorithm");
+        convert_refuse(c, import_find(c->yaml, "optim"), "the optimiser is adamw here; see [optimizer] algorithm");
     convert_set(c, SECTION_OPTIMIZER, "algorithm", "adamw");
     if (convert_value(c, "learning_rate") == NULL) convert_set(c, SECTION_OPTIMIZER, "lr", "5e-5");
     if (convert_value(c, "weight_decay") == NULL) convert_set(c, SECTION_OPTIMIZER, "weight_decay", "0");
@@ -156,7 +158,7 @@ static ddp_status convert_optimizer(converter *c, ddp_err *err)
 
 static ddp_status convert_train(converter *c, ddp_err *err)
 {
-    const yaml_entry *epochs = yaml_find(c->yaml, "num_train_epochs"), *steps = yaml_find(c->yaml, "max_steps");
+    const import_entry *epochs = import_find(c->yaml, "num_train_epochs"), *steps = import_find(c->yaml, "max_steps");
     double value = 3;
 
     if (steps != NULL && steps->count > 0 && steps->values[0][0] != '-')
@@ -182,7 +184,7 @@ static ddp_status convert_output(converter *c, ddp_err *err)
 {
     const char *dir = convert_value(c, "output_dir"), *strategy = convert_value(c, "save_strategy");
     const char *resume = convert_value(c, "resume_from_checkpoint"), *report = convert_value(c, "report_to");
-    const yaml_entry *every = yaml_find(c->yaml, "save_steps");
+    const import_entry *every = import_find(c->yaml, "save_steps");
     char text[4096];
 
     if (dir != NULL) {
@@ -191,7 +193,8 @@ static ddp_status convert_output(converter *c, ddp_err *err)
         convert_set(c, SECTION_OUTPUT, "dir", dir);
     }
     if (strategy != NULL && strcmp(strategy, "epoch") == 0)
-        convert_refuse(c, yaml_find(c->yaml, "save_strategy"), "checkpoints are written by steps: [checkpoint] every");
+        convert_refuse(c, import_find(c->yaml, "save_strategy"),
+                       "checkpoints are written by steps: [checkpoint] every");
     else if (strategy == NULL || strcmp(strategy, "steps") == 0) {
         if (every != NULL && every->count > 0)
             DDP_TRY(set_count(c, SECTION_CHECKPOINT, "every", every, err));
@@ -204,16 +207,16 @@ static ddp_status convert_output(converter *c, ddp_err *err)
     if (report != NULL && strcmp(report, "tensorboard") == 0)
         convert_set(c, SECTION_OUTPUT, "tensorboard", "yes");
     else if (report != NULL && !is_false(report))
-        convert_refuse(c, yaml_find(c->yaml, "report_to"), "metrics.jsonl is written, and [output] tensorboard");
+        convert_refuse(c, import_find(c->yaml, "report_to"), "metrics.jsonl is written, and [output] tensorboard");
     return DDP_OK;
 }
 
 static void convert_eval(converter *c)
 {
-    const yaml_entry *strategy = yaml_find(c->yaml, "eval_strategy");
-    const yaml_entry *steps = yaml_find(c->yaml, "eval_steps");
+    const import_entry *strategy = import_find(c->yaml, "eval_strategy");
+    const import_entry *steps = import_find(c->yaml, "eval_steps");
 
-    if (strategy == NULL) strategy = yaml_find(c->yaml, "evaluation_strategy");
+    if (strategy == NULL) strategy = import_find(c->yaml, "evaluation_strategy");
     if (strategy == NULL || strategy->count == 0 || c->sections[SECTION_EVAL].length == 0) return;
     convert_set(c, SECTION_TRAIN, "eval_every", is_false(strategy->values[0]) ? "0" : "1");
     if (steps != NULL && steps->count > 0 && strcmp(strategy->values[0], "steps") == 0)
@@ -221,7 +224,7 @@ static void convert_eval(converter *c)
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
-static ddp_status convert_entry(converter *c, const yaml_entry *e, ddp_err *err)
+static ddp_status convert_entry(converter *c, const import_entry *e, ddp_err *err)
 {
     const import_mapping *m = import_mapping_of(e->key);
     const char *value = e->count > 0 ? e->values[0] : NULL;
@@ -260,10 +263,7 @@ ddp_status convert(converter *c, ddp_err *err)
     DDP_TRY(convert_model(c, err));
     DDP_TRY(convert_method(c, err));
     for (size_t i = 0; i < c->yaml->count; i++) DDP_TRY(convert_entry(c, &c->yaml->all[i], err));
-    if (is_merge(c)) {
-        convert_set(c, SECTION_DATA, "plugin", "synthetic");
-        return DDP_OK;
-    }
+    if (is_merge(c)) return convert_merge(c), DDP_OK;
     DDP_TRY(convert_data(c, err));
     DDP_TRY(convert_train(c, err));
     DDP_TRY(convert_optimizer(c, err));

@@ -28,7 +28,7 @@ static const struct {
 
 typedef struct lookup {
     converter *c;
-    const yaml_entry *entry; /* of dataset or eval_dataset */
+    const import_entry *entry; /* of dataset or eval_dataset */
     const char *folder;
     json_t *info;
     ddp_text files, how; /* how: format, columns, tags and limit, equal for all */
@@ -210,7 +210,7 @@ static void set_common(converter *c, import_section section)
 static ddp_status set_section(converter *c, import_section section, const char *key, ddp_err *err)
 {
     const char *folder = convert_value(c, "dataset_dir");
-    lookup l = {.c = c, .entry = yaml_find(c->yaml, key), .folder = folder != NULL ? folder : "data"};
+    lookup l = {.c = c, .entry = import_find(c->yaml, key), .folder = folder != NULL ? folder : "data"};
     ddp_status status;
 
     if (l.entry == NULL || l.entry->count == 0)
@@ -240,8 +240,8 @@ static const char *known_template(const char *name)
 
 ddp_status convert_data(converter *c, ddp_err *err)
 {
-    const yaml_entry *size = yaml_find(c->yaml, "val_size"), *mix = yaml_find(c->yaml, "mix_strategy");
-    const yaml_entry *template = yaml_find(c->yaml, "template");
+    const import_entry *size = import_find(c->yaml, "val_size"), *mix = import_find(c->yaml, "mix_strategy");
+    const import_entry *template = import_find(c->yaml, "template");
     const char *share = convert_value(c, "val_size");
     double value = share != NULL ? strtod(share, NULL) : 0;
 

@@ -52,7 +52,7 @@ static void warn(const converter *c, ddp_log *log)
 int cli_command_import_yaml(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
-    yaml_file yaml = {0};
+    import_file yaml = {0};
     converter c = {.yaml = &yaml};
     ddp_text out = {0};
     ddp_err err = {0};
@@ -61,7 +61,7 @@ int cli_command_import_yaml(int argc, char **argv, ddp_log *log)
     if (code >= 0) return code;
     if (next == argc) return cli_usage_error(&command, "no YAML file", "");
     if (next + 1 < argc) return cli_usage_error(&command, "too many arguments: ", argv[next + 1]);
-    if (yaml_read(argv[next], &yaml, &err) != DDP_OK || convert(&c, &err) != DDP_OK) {
+    if (import_read(argv[next], &yaml, &err) != DDP_OK || convert(&c, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
         code = cli_print_error(&err, log);
     } else {
@@ -70,6 +70,6 @@ int cli_command_import_yaml(int argc, char **argv, ddp_log *log)
         code = q.output != NULL && !out.failed ? write_file(q.output, &out, log) : cli_print_text(&out, log);
     }
     convert_free(&c);
-    yaml_free(&yaml);
+    import_free(&yaml);
     return code;
 }

@@ -5,18 +5,18 @@
 
 const char *convert_value(const converter *c, const char *key)
 {
-    const yaml_entry *e = yaml_find(c->yaml, key);
+    const import_entry *e = import_find(c->yaml, key);
 
     return e != NULL && e->count > 0 ? e->values[0] : NULL;
 }
 
-ddp_status convert_fail(const converter *c, const yaml_entry *e, const char *what, ddp_err *err)
+ddp_status convert_fail(const converter *c, const import_entry *e, const char *what, ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %.80s = %.80s: %s", c->yaml->path, e->line, e->key,
                     e->count > 0 ? e->values[0] : "", what);
 }
 
-void convert_refuse(converter *c, const yaml_entry *e, const char *why)
+void convert_refuse(converter *c, const import_entry *e, const char *why)
 {
     ddp_text_printf(&c->refused, "line %" PRIu64 ": %s: %s\n", e->line, e->key, why);
 }

@@ -9,6 +9,7 @@ typedef enum import_section {
     SECTION_LORA,
     SECTION_DATA,
     SECTION_DATA_SFT,
+    SECTION_DATA_SYNTHETIC,
     SECTION_EVAL,
     SECTION_EVAL_SFT,
     SECTION_LOADER,
@@ -20,7 +21,7 @@ typedef enum import_section {
 } import_section;
 
 typedef struct converter {
-    const yaml_file *yaml;
+    const import_file *yaml;
     ddp_text sections[SECTIONS];
     ddp_text refused; /* a line for each key that is not taken over */
     ddp_text nothing; /* a line for each that has no meaning here */
@@ -28,9 +29,9 @@ typedef struct converter {
 
 /* One value of a key, NULL: it is not there, or null. */
 const char *convert_value(const converter *c, const char *key);
-ddp_status convert_fail(const converter *c, const yaml_entry *e, const char *what, ddp_err *err);
+ddp_status convert_fail(const converter *c, const import_entry *e, const char *what, ddp_err *err);
 /* "key = value"; a value that an INI cannot hold is refused. */
 void convert_set(converter *c, import_section section, const char *key, const char *value);
-void convert_refuse(converter *c, const yaml_entry *e, const char *why);
+void convert_refuse(converter *c, const import_entry *e, const char *why);
 bool convert_is_true(const char *text); /* NULL: no */
 bool convert_has_control(const char *text);

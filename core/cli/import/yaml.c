@@ -8,7 +8,7 @@
 #include <yaml.h>
 
 typedef struct reader {
-    yaml_file *out;
+    import_file *out;
     yaml_parser_t parser;
     yaml_event_t event;
     bool has_event;
@@ -52,7 +52,7 @@ static bool is_null(const reader *r)
             strcmp(text, "NULL") == 0);
 }
 
-static ddp_status add_value(reader *r, yaml_entry *e, ddp_err *err)
+static ddp_status add_value(reader *r, import_entry *e, ddp_err *err)
 {
     void *more;
 
@@ -79,7 +79,7 @@ static ddp_status skip(reader *r, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status read_list(reader *r, yaml_entry *e, ddp_err *err)
+static ddp_status read_list(reader *r, import_entry *e, ddp_err *err)
 {
     e->is_list = true;
     for (;;) {
@@ -91,7 +91,7 @@ static ddp_status read_list(reader *r, yaml_entry *e, ddp_err *err)
     }
 }
 
-static ddp_status read_value(reader *r, yaml_entry *e, ddp_err *err)
+static ddp_status read_value(reader *r, import_entry *e, ddp_err *err)
 {
     DDP_TRY(next(r, err));
     switch (r->event.type) {
@@ -112,10 +112,10 @@ static bool is_word(const char *text)
 
 static ddp_status read_entry(reader *r, ddp_err *err)
 {
-    yaml_file *f = r->out;
-    yaml_entry *e;
+    import_file *f = r->out;
+    import_entry *e;
     char *key;
-    const yaml_entry *before;
+    const import_entry *before;
     void *more;
 
     if (r->event.type != YAML_SCALAR_EVENT || !is_word((const char *)r->event.data.scalar.value))
@@ -126,9 +126,9 @@ static ddp_status read_entry(reader *r, ddp_err *err)
     f->all = more;
     key = copy_scalar(r);
     if (key == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
-    before = yaml_find(f, key);
+    before = import_find(f, key);
     e = &f->all[f->count++];
-    *e = (yaml_entry){.key = key, .line = line_of(r)};
+    *e = (import_entry){.key = key, .line = line_of(r)};
     if (before != NULL)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": \"%.80s\" stands in line %" PRIu64 " already", f->path,
                         e->line, key, before->line);
@@ -153,7 +153,7 @@ static ddp_status read_all(reader *r, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status yaml_read(const char *path, yaml_file *out, ddp_err *err)
+ddp_status import_read(const char *path, import_file *out, ddp_err *err)
 {
     reader r = {.out = out};
     FILE *file = fopen(path, "rbe");
@@ -161,7 +161,7 @@ ddp_status yaml_read(const char *path, yaml_file *out, ddp_err *err)
     size_t size = 0;
     ddp_status status = DDP_OK;
 
-    *out = (yaml_file){.path = path};
+    *out = (import_file){.path = path};
     if (text == NULL)
         status = ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
     else if (file == NULL || ((size = fread(text, 1, YAML_BYTES, file)) == 0 && ferror(file)))
@@ -178,18 +178,18 @@ ddp_status yaml_read(const char *path, yaml_file *out, ddp_err *err)
     }
     free(text);
     if (file != NULL) (void)fclose(file);
-    if (status != DDP_OK) yaml_free(out);
+    if (status != DDP_OK) import_free(out);
     return status;
 }
 
-const yaml_entry *yaml_find(const yaml_file *f, const char *key)
+const import_entry *import_find(const import_file *f, const char *key)
 {
     for (size_t i = 0; i < f->count; i++)
         if (strcmp(f->all[i].key, key) == 0) return &f->all[i];
     return NULL;
 }
 
-void yaml_free(yaml_file *f)
+void import_free(import_file *f)
 {
     for (size_t i = 0; i < f->count; i++) {
         for (size_t k = 0; k < f->all[i].count; k++) free(f->all[i].values[k]);
@@ -197,5 +197,5 @@ void yaml_free(yaml_file *f)
         free(f->all[i].key);
     }
     free(f->all);
-    *f = (yaml_file){.path = f->path};
+    *f = (import_file){.path = f->path};
 }

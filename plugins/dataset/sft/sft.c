@@ -374,13 +374,15 @@ static ddp_status fail_damaged(const ddp_dataset *d, ddp_err *err)
 
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
-    place p = {.eos = d->template.eos, .separate = d->config->packing == PACKING_SEPARATE};
+    place p = {.fields = {buffers[INPUT], buffers[TARGET]},
+               .eos = d->template.eos,
+               .separate = d->config->packing == PACKING_SEPARATE};
     uint64_t begin, count;
     uint8_t raw[4 * CHUNK];
 
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
-    for (uint32_t i = 0; i < d->base.field_count; i++) p.fields[i] = buffers[i];
+    for (uint32_t i = POSITION; i < d->base.field_count; i++) p.fields[i] = buffers[i];
     DDP_TRY(tokens_find(&d->tokens, index, &begin, &count, err));
     if (count > d->config->length) return fail_damaged(d, err);
     for (uint64_t done = 0; done < count; done += CHUNK) {

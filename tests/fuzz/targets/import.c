@@ -18,7 +18,7 @@ FUZZ_TARGET(import)
     size_t length = fuzz_u16(&in);
     const uint8_t *text;
     ddp_text yaml = {0}, out = {0};
-    yaml_file file = {0};
+    import_file file = {0};
     converter c = {.yaml = &file};
     ddp_err err = {0};
     ddp_status status;
@@ -29,7 +29,7 @@ FUZZ_TARGET(import)
     ddp_text_printf(&yaml, "model_name_or_path: m\ndataset_dir: %s\n", folder);
     if (text != NULL) ddp_text_append(&yaml, text, length);
     (void)fuzz_file(1, in.at, in.left, 0);
-    status = yaml_read(fuzz_file(0, yaml.data, yaml.length, 0), &file, &err);
+    status = import_read(fuzz_file(0, yaml.data, yaml.length, 0), &file, &err);
     if (status == DDP_OK) status = convert(&c, &err);
     fuzz_check_error(status, &err);
     if (status == DDP_OK) {
@@ -37,7 +37,7 @@ FUZZ_TARGET(import)
         check_ini(&out);
     }
     convert_free(&c);
-    yaml_free(&file);
+    import_free(&file);
     ddp_text_free(&yaml);
     ddp_text_free(&out);
     return 0;

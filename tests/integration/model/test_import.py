@@ -121,8 +121,15 @@ class Import(Case):
     def test_merge(self):
         ini, r = self.made("model_name_or_path: models/base\nadapter_name_or_path: saves/x\ntemplate: llama3\n"
                            "export_dir: out\nexport_size: 2\nexport_device: cpu\n")
-        self.equal((ini["lora"]["init_from"], ini["checkpoint"]["init_from"]), ("saves/x", "models/base"))
+        self.equal((ini["lora"], ini["checkpoint"]["init_from"]), ({"init_from": "saves/x", "rank": "8"}, "models/base"))
+        self.check("line 2: adapter_name_or_path: there is no adapter_config.json in it yet" in r.err, r)
         self.check("ddpengine merge -c THIS_FILE --shard-size 2GB out" in r.out, r.out)
+
+        (self.dir / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj"],
+                                                                  "use_rslora": True}))
+        ini, r = self.made("model_name_or_path: models/base\nadapter_name_or_path: {dir}\nexport_dir: out\n")
+        self.equal(ini["lora"], {"init_from": str(self.dir), "rank": "4", "alpha": "32", "target": "q_proj, k_proj", "rslora": "yes"})
+        self.equal((ini["data"]["plugin"], r.err), ("synthetic", ""))
 
     def wrong(self, text, *parts):
         _, r = self.made(text, 2)
