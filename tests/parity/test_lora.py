@@ -90,6 +90,13 @@ class Lora(Case):
         self.curve("plus", PLUS)
         self.check({"transformer.ln_f.weight", "transformer.ln_f.bias"} < set(self.saved()), self.saved().keys())
 
+    def test_llama(self):
+        """Separate q, k and v with fewer heads of k and v, a gated feed-forward layer and an output layer of its own, which has none."""
+        llama = {"model": {"plugin": "llama"}, "model.gpt2": None, "model.llama": {"config": FILES / "llama"},
+                 "checkpoint": {"init_from": FILES / "llama"}}
+        self.curve("llama", llama, LORA)
+        self.equal(len(self.saved()), 2 * 7 * 2)
+
     def test_freeze(self):
         self.curve("freeze", FREEZE)
 

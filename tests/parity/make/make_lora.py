@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes vectors/lora/: what PEFT makes of a small GPT-2 of Hugging Face's, for tests/parity/test_lora.py to compare the engine with.
 
-    gpt2/       the model, as save_pretrained writes it: seeded weights, no download
+    gpt2/       the model, as save_pretrained writes it: seeded weights, no download; llama/ likewise
     adapter/    a LoRA adapter after 100 AdamW steps, as PEFT's save_pretrained writes it
     lora.json   the loss of every step of each run, the sum of the first adapter's elements, and the tokens of:
     logits.safetensors  logits of one window, with the adapter
@@ -34,12 +34,19 @@ CONTEXT, BATCH, STEPS, SEED, LR = 32, 8, 100, 5, 0.003
 DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
-def base():
+GPT2 = transformers.GPT2LMHeadModel, transformers.GPT2Config(**SIZES, **DROPOUT, use_cache=False)
+LLAMA = transformers.LlamaForCausalLM, transformers.LlamaConfig(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=256,
+    max_position_embeddings=32, bos_token_id=None, eos_token_id=None, use_cache=False)
+
+
+def save_base(kind, config, folder):
     """A model that has learnt a little: adapters of a random one change nothing that a loss would show."""
     torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, **DROPOUT, use_cache=False))
+    model = kind(config)
     train(model, model.parameters(), 200, 0.003, 0)
-    return model
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 def loss_of(model, x, target):
@@ -68,11 +75,10 @@ def load():
     return transformers.GPT2LMHeadModel.from_pretrained(OUT / "gpt2", use_cache=False)
 
 
-def adapted(**options):
+def adapted(model=None, **options):
+    model = model or load()
     torch.manual_seed(SEED)
-    model = load()
-    torch.manual_seed(SEED)
-    return peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", fan_in_fan_out=True, **options))
+    return peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **{"fan_in_fan_out": True, **options}))
 
 
 def all_linear(out):
@@ -98,6 +104,12 @@ def plus(out):
     out["plus"] = {"losses": train(model, [{"params": rest}, {"params": b, "lr": 4 * LR}], STEPS, LR, SEED)}
 
 
+def llama(out):
+    model = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama", use_cache=False)
+    model = adapted(model, r=8, lora_alpha=16, target_modules="all-linear", fan_in_fan_out=False)
+    out["llama"] = {"losses": train(model, [p for p in model.parameters() if p.requires_grad], STEPS, LR, SEED)}
+
+
 def freeze(out):
     """No adapters: some parameters with requires_grad=False."""
     model = load()
@@ -109,11 +121,11 @@ def freeze(out):
 def main():
     torch.set_num_threads(1)
     OUT.mkdir(parents=True, exist_ok=True)
-    base().save_pretrained(OUT / "gpt2")
-    (OUT / "gpt2/generation_config.json").unlink(missing_ok=True)
+    save_base(*GPT2, OUT / "gpt2")
+    save_base(*LLAMA, OUT / "llama")
     out = {"torch": torch.__version__, "peft": peft.__version__, "transformers": transformers.__version__, "seed": SEED,
            "lr": LR, "batch": BATCH, "context": CONTEXT}
-    for case in (all_linear, plus, freeze):
+    for case in (all_linear, plus, llama, freeze):
         case(out)
     (OUT / "adapter/README.md").unlink(missing_ok=True)
     (OUT / "lora.json").write_text(json.dumps(out, indent=1) + "\n")
