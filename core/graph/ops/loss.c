@@ -103,11 +103,13 @@ static double weight_of(const ddp_node *node, int64_t class)
     return node->attrs.cross_entropy.weights > 0 ? (double)node->attrs.cross_entropy.weight[class] : 1.0;
 }
 
-/* What the sum over the rows is divided by: the weights of the labels that count, which are 1 without weights. */
+/* What the sum over the rows is divided by, where it is not given: the weights of the labels that count, which are 1
+ * without weights. */
 static double counted_rows(const ddp_node *node, const ddp_ref_tensor *label)
 {
     double n = 0.0;
 
+    if (node->attrs.cross_entropy.divisor > 0.0) return node->attrs.cross_entropy.divisor;
     for (int64_t r = 0; r < label->elements; r++)
         if (!ignored(node, label->data[r])) n += weight_of(node, (int64_t)label->data[r]);
     return n;

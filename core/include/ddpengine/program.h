@@ -142,11 +142,12 @@ typedef union ddp_attrs {
         int64_t dims[DDP_MAX_DIMS]; /* of the output */
     } reshape;
     struct {
-        double label_smoothing; /* from 0 to 1 */
-        int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1 */
+        double label_smoothing;    /* from 0 to 1 */
+        int64_t ignore_index;      /* a label that counts for nothing, where `ignores` is 1 */
         uint32_t ignores, weights; /* weights: how many there are; 0: none, all classes count alike */
         int64_t classes; /* columns that are classes; those behind are padding and have the gradient 0. 0: all are */
         const float *weight; /* by class; of a program's node it lives as long as the program */
+        double divisor;      /* what the sum over the rows is divided by; 0: by what counts, see DDP_OP_CROSS_ENTROPY */
     } cross_entropy;
     struct {
         double beta; /* below it the difference is squared; 0: nowhere, as l1 */

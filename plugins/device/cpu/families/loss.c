@@ -57,6 +57,7 @@ static ddp_status run_entropy(const cpu_call *c, double *sum, double *counted, d
     ddp_status status = count_labels(c, label, counted, err);
 
     if (status != DDP_OK) return status;
+    if (attrs->cross_entropy.divisor > 0.0) *counted = attrs->cross_entropy.divisor;
     if (attrs->cross_entropy.ignores) e.ignored = attrs->cross_entropy.ignore_index;
     e.scale = (float)(1.0 / *counted);
     if (attrs->cross_entropy.weights > 0) e.weight = attrs->cross_entropy.weight;
