@@ -393,6 +393,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (session_noise_check(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
+    if (session_loss_mean_choose(s, err) != DDP_OK) goto close;
     s->device.config = pc.device;
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (session_plan_pin(s, err) != DDP_OK) goto close;

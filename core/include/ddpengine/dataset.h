@@ -24,7 +24,8 @@ typedef struct ddp_field {
 typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
 
 /* Of an integer field that is to be predicted, where a file of open_file does not have it; of an f32 it is NaN. The
- * losses of PyTorch and of this engine's models ignore it. */
+ * losses of PyTorch and of this engine's models ignore it. A dataset whose samples have it among their labels says so
+ * by the field's `min`: the loss is then a mean over the labels that count, see [train] loss_mean. */
 #define DDP_NO_LABEL (-100)
 
 /* ---- images whose size differs by sample ----
