@@ -140,6 +140,7 @@ struct ddp_data_config {
     ddp_list random_resized_crop;        /* of int64_t, as random_crop */
     ddp_list scale, ratio, color_jitter; /* of double: two, two, up to four */
     double random_erasing;               /* probability */
+    double mixup, cutmix;                /* [data]: alpha; 0: off */
     int32_t weights;                     /* [eval]: DDP_WEIGHTS_* */
     ddp_list metrics;                    /* [eval]: of text, see ddp_measure */
     uint64_t cache;                      /* bytes */

@@ -217,6 +217,13 @@ static const ddp_option data_options[] = {
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
     {"color_jitter", "", "0..100", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
     {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
+    {"mixup", "0", "0..1000",
+     "alpha of MixUp: samples and labels are mixed with their neighbours', by a share from Beta(alpha, alpha). 0: off.",
+     DDP_OPT_FLOAT, 0, AT(mixup)},
+    {"cutmix", "0", "0..1000",
+     "alpha of CutMix: a box of each image is its neighbour's, and that share of the label. "
+     "With mixup too, each batch gets one of the two. 0: off.",
+     DDP_OPT_FLOAT, 0, AT(cutmix)},
     {"mean", "", NULL, MEAN_DOC, DDP_OPT_FLOAT, L, AT(mean)},
     {"std", "", NULL, STD_DOC, DDP_OPT_FLOAT, L, AT(std)},
 };

@@ -28,6 +28,11 @@ typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
  * by the field's `min`: the loss is then a mean over the labels that count, see [train] loss_mean. */
 #define DDP_NO_LABEL (-100)
 
+/* Fields that [data] mixup and cutmix add to the dataset's: the label that a sample's own was mixed with, i64 (), and
+ * how much its own counts, f32 (). A cross_entropy of field "label" then takes them by itself. */
+#define DDP_FIELD_MIX_LABEL  "mix_label"
+#define DDP_FIELD_MIX_LAMBDA "mix_lambda"
+
 /* ---- images whose size differs by sample ----
  * In read_image the dataset learns the size of an image from the header of its file and asks the engine, by `place`,
  * which part of it is wanted and where it shall lie. Then it decodes that part, once, to there. */

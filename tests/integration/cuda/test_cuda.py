@@ -77,6 +77,10 @@ class Cuda(Case):
         half = self.cuda(layers, {"train": {"precision": "bf16"}}, nproc=1, name="half")
         self.alike(half, self.train(layers, nproc=1, name="whole"), within=2e-2)
 
+    def test_mixed_samples(self):
+        mixed = {"data": {"mixup": 0.4, "cutmix": 1}}
+        self.alike(self.cuda(LENET, mixed, nproc=1, name="gpu"), self.train(SHORT, LENET, mixed, nproc=1, name="cpu"), within=1e-4)
+
     def test_bf16_trains_nearly_that(self):
         for name, extra in (("mlp", {}), ("gpt", GPT)):
             half = self.cuda(extra, {"train": {"precision": "bf16"}}, nproc=1, name=f"{name}-half")

@@ -94,6 +94,17 @@ static void pair_losses(fixture *f, int64_t n, int64_t c)
     }
 }
 
+static void mixed(fixture *f, int64_t n, int64_t c)
+{
+    for (int k = 0; k < 2; k++) {
+        const ddp_attrs e = {.cross_entropy = {.label_smoothing = k == 1 ? 0.1 : 0.0}};
+
+        OP(DDP_OP_CROSS_ENTROPY, &e, 4, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), LABELS(n), VEC(INPUT, n), VEC(ACT, 1));
+        OP(DDP_OP_CROSS_ENTROPY_GRAD, &e, 4, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), LABELS(n), VEC(INPUT, n),
+           MAT(ACT, n, c));
+    }
+}
+
 /* What the metrics add up; label 3 counts for nothing, in the loss either. */
 static void counts(fixture *f, int64_t n, int64_t c)
 {
@@ -141,6 +152,7 @@ static void test_losses(void **state)
         pair_losses(f, n, c);
         counts(f, n, c);
         weighted(f, n, c);
+        mixed(f, n, c);
         OP(DDP_OP_CROSS_ENTROPY, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
     }
 }

@@ -595,6 +595,7 @@ struct entropy_case {
     int64_t padding; /* columns behind the classes */
     bool weighted = false;
     double divisor = 0.0;
+    bool mixed = false;
 };
 
 /* The gradient of one row; returns its loss. */
@@ -626,13 +627,23 @@ static void check_entropy(const entropy_case &c)
     for (size_t k = 0; c.weighted && k < weight.size(); k++) weight[k] = 0.25f + static_cast<float>(k % 5);
     for (float w : weight) weights += static_cast<double>(w);
     words<float> device_weight(weight);
+    std::vector<int64_t> other(static_cast<size_t>(c.rows));
+    std::vector<float> lambda(static_cast<size_t>(c.rows));
+    for (size_t r = 0; r < other.size(); r++) {
+        other[r] = static_cast<int64_t>(random_bits()) % classes;
+        lambda[r] = static_cast<float>(r % 5) / 4.0f;
+    }
+    words<int64_t> device_other(other);
+    words<float> device_lambda(lambda);
     const cu_entropy e = {c.smoothing,
                           -100,
                           c.ignores,
                           c.padding > 0 ? classes : 0,
                           c.weighted ? device_weight.at : NULL,
                           c.weighted ? weights : 0.0,
-                          c.divisor};
+                          c.divisor,
+                          c.mixed ? device_other.at : NULL,
+                          c.mixed ? device_lambda.at : NULL};
     size_t cols = static_cast<size_t>(c.cols), size = static_cast<size_t>(c.rows) * cols;
     numbers x = some(c.rows * c.cols, c.xt, 9.0), g(size), loss(1), old = some(c.rows * c.cols, c.gt);
     std::vector<int64_t> label;
@@ -648,10 +659,20 @@ static void check_entropy(const entropy_case &c)
     }
     for (int64_t l : label) counted += l >= 0 ? static_cast<double>(weight[static_cast<size_t>(l)]) : 0.0;
     if (c.divisor > 0.0) counted = c.divisor;
-    for (size_t r = 0; r < label.size(); r++)
-        if (label[r] >= 0)
-            loss[0] += entropy_row(&x[r * cols], &g[r * cols], static_cast<size_t>(classes),
-                                   static_cast<size_t>(label[r]), c.smoothing, 1.0 / counted, weight);
+    for (size_t r = 0; r < label.size(); r++) {
+        size_t own = static_cast<size_t>(label[r]), at = r * cols, width = static_cast<size_t>(classes);
+        numbers two(cols);
+
+        if (label[r] < 0) continue;
+        loss[0] += (c.mixed ? static_cast<double>(lambda[r]) : 1.0) *
+                   entropy_row(&x[at], &g[at], width, own, c.smoothing, 1.0 / counted, weight);
+        if (!c.mixed) continue;
+        loss[0] +=
+            (1.0 - static_cast<double>(lambda[r])) *
+            entropy_row(&x[at], &two[0], width, static_cast<size_t>(other[r]), c.smoothing, 1.0 / counted, weight);
+        for (size_t k = 0; k < width; k++)
+            g[at + k] = static_cast<double>(lambda[r]) * g[at + k] + (1.0 - static_cast<double>(lambda[r])) * two[k];
+    }
     loss[0] /= counted;
     array ax(x, c.xt, c.skip), ag(old, c.gt, c.skip), al(1, CU_F32), &to = c.in_place ? ax : ag;
     words<int64_t> labels(label);
@@ -679,6 +700,10 @@ static void test_cross_entropy(void **)
         for (uint32_t k = 0; k < 8; k++)
             check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 0.0, k % 4 == 1, k == 3,
                            k == 5, k == 7 ? 3u : 0u, k == 6 ? 4 : 0, k != 4, k > 3 ? 37.5 : 0.0});
+    for (int64_t cols : {10, 301, 4100}) /* mixed labels */
+        for (uint32_t k = 0; k < 8; k++)
+            check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 1e-9, false, k == 3,
+                           k == 5, k == 7 ? 3u : 0u, k == 6 ? 4 : 0, false, k == 4 ? 37.5 : 0.0, true});
     check_entropy({1024, 10, CU_F32, CU_F32, 0.0, true, true, false, 3, 0}); /* one block's most, and one more */
     check_entropy({1025, 10, CU_F32, CU_F32, 0.0, true, true, false, 3, 0});
     check_entropy({2, 60000, CU_BF16, CU_BF16, 0.0, false, true, false, 0, 0}); /* too long for shared memory */
@@ -691,7 +716,7 @@ static void test_cross_entropy(void **)
 
 static void test_cross_entropy_faults(void **)
 {
-    const cu_entropy e = {0.0, -100, 1, 0, NULL, 0.0, 0.0};
+    const cu_entropy e = {0.0, -100, 1, 0, NULL, 0.0, 0.0, NULL, NULL};
     const int64_t cols = 10;
     cu_fault *fault = new_fault();
     array x(some(4 * cols, CU_F32), CU_F32), g(static_cast<size_t>(4 * cols), CU_F32), loss(1, CU_F32);

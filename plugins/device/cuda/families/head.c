@@ -73,8 +73,8 @@ static bool find_nodes(const low_lowering *w, uint32_t node, head_nodes *h)
     while (node + h->count < w->p->node_count && !w->taken[node + h->count] &&
            belongs(h, low_node(w->p, node + h->count)))
         h->count++;
-    if (h->loss == NULL || h->loss->attrs.cross_entropy.weights > 0 || (h->loss_grad == NULL) != (h->dw == NULL) ||
-        (h->dw == NULL) != (h->dx == NULL))
+    if (h->loss == NULL || h->loss->in_count > 2 || h->loss->attrs.cross_entropy.weights > 0 ||
+        (h->loss_grad == NULL) != (h->dw == NULL) || (h->dw == NULL) != (h->dx == NULL))
         return false;
     readers = h->loss_grad != NULL ? 2 : 1;
     if (w->kept[n->out[0]] || w->readers[n->out[0]] != readers) return false;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };
+enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET, OTHER = LOW_LOSS_OTHER, LAMBDA = LOW_LOSS_LAMBDA };
 enum { LOSS = LOW_LOSS, GRAD = LOW_LOSS_GRAD };
 
 /* Of a cross-entropy with class weights. */
@@ -89,7 +89,9 @@ static ddp_status run_loss(const cu_call *c, ddp_err *err)
                           .classes = a->cross_entropy.classes,
                           .weight = t != NULL ? t->at : NULL,
                           .weight_sum = t != NULL ? t->sum : 0.0,
-                          .divisor = a->cross_entropy.divisor};
+                          .divisor = a->cross_entropy.divisor,
+                          .other = k->kind == DDP_OP_CROSS_ENTROPY ? c->in[OTHER].at : NULL,
+                          .lambda = k->kind == DDP_OP_CROSS_ENTROPY ? c->in[LAMBDA].at : NULL};
     cudaError_t result;
 
     if (k->kind == DDP_OP_CROSS_ENTROPY)

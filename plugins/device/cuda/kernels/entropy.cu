@@ -11,11 +11,13 @@ struct entropy_args {
     int64_t classes; /* of the columns; those behind are padding */
     float smoothing;
     bool ignores, add;
-    const float *weight; /* by class; NULL: all are 1 */
-    float weight_sum;    /* of all classes; of ones their number */
-    double divisor;      /* of the sums over the rows; 0: what counts */
-    double *counts;      /* (COUNT_BLOCKS): rows that count, or their labels' weights */
-    double *losses;      /* (rows) */
+    const float *weight;  /* by class; NULL: all are 1 */
+    float weight_sum;     /* of all classes; of ones their number */
+    double divisor;       /* of the sums over the rows; 0: what counts */
+    const int64_t *other; /* of mixed labels: cu_entropy. NULL: there are none */
+    const float *lambda;
+    double *counts; /* (COUNT_BLOCKS): rows that count, or their labels' weights */
+    double *losses; /* (rows) */
     cu_fault *fault;
     uint32_t kernel;
 };
@@ -34,6 +36,25 @@ static __device__ __forceinline__ float weight_of(const entropy_args &a, int64_t
     return a.weight != NULL ? a.weight[label] : 1.0f;
 }
 
+/* What of a row's target is at its label, and the other label; -1: there is none. */
+struct target {
+    float lambda;
+    int other;
+};
+static __device__ __forceinline__ target target_of(const entropy_args &a, int64_t row)
+{
+    target t = {1.0f, -1};
+
+    if (a.other != NULL) t = {a.lambda[row], static_cast<int>(a.other[row])};
+    return t;
+}
+
+static __device__ __forceinline__ void check_other(const entropy_args &a, int64_t row)
+{
+    if (a.other != NULL && !(a.other[row] >= 0 && a.other[row] < a.classes))
+        cu_report(a.fault, CU_FAULT_LABEL, a.kernel, row, a.other[row]);
+}
+
 static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_args a)
 {
     CU_SHARED(double, shared, [32]);
@@ -43,6 +64,7 @@ static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_arg
     for (int64_t r = static_cast<int64_t>(blockIdx.x) * COUNT_THREADS + threadIdx.x; r < a.rows;
          r += static_cast<int64_t>(gridDim.x) * COUNT_THREADS) {
         int64_t label = a.label[r];
+        check_other(a, r);
         if (row_counts(a, label))
             count += static_cast<double>(weight_of(a, label));
         else if (!ignored(a, label))
@@ -88,13 +110,15 @@ struct online {
     }
 };
 
-/* grad = exp(x - max) inverse - even weight, less `hit` at the label. */
+/* grad = exp(x - max) inverse - even weight, less `hit` at the label, which of mixed labels two have. */
 template <class G> struct gradient {
     G *grad;
     const float *weight; /* NULL: all are 1, or even is 0 */
     int label;
     float base, inverse, even, hit;
     bool add;
+    int other;
+    float other_hit;
 
     template <int K> __device__ __forceinline__ void part(int i, float (&v)[K])
     {
@@ -106,6 +130,10 @@ template <class G> struct gradient {
         if (label >= i && label < i + K) {
             CU_UNROLL
             for (int k = 0; k < K; k++) v[k] -= label == i + k ? hit : 0.0f;
+        }
+        if (other >= i && other < i + K) {
+            CU_UNROLL
+            for (int k = 0; k < K; k++) v[k] -= other == i + k ? other_hit : 0.0f;
         }
         if (add) {
             cu_load_some<(K > 1)>(grad + i, 1, old);
@@ -199,7 +227,9 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
         skip_row(a, parts, x, g);
         return;
     }
+    const target t = target_of(a, row);
     float at_label = cu_get(x + label), weight = weight_of(a, label); /* before g, which may be x, is written */
+    if (t.other >= 0 && t.other < cols) at_label = t.lambda * at_label + (1.0f - t.lambda) * cu_get(x + t.other);
     float max = cu_block_max(o.max, shared), base = base_of(max);
     float sum = cu_block_sum(o.sum * cu_exp2(o.max - base), shared), all = 0.0f;
     if (o.smooth) all = cu_block_sum(o.all, shared);
@@ -208,14 +238,17 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
     float scale = 1.0f / static_cast<float>(divisor_of(a, count));
     float even = a.smoothing / static_cast<float>(cols) * scale,
           all_of = a.weight != NULL ? target_sum(a, weight) : 1.0f;
+    const float hit = (1.0f - a.smoothing) * weight * scale;
     gradient<G> d = {g,
                      o.smooth ? a.weight : NULL,
                      static_cast<int>(label),
                      base,
                      scale * all_of / sum,
                      even,
-                     (1.0f - a.smoothing) * weight * scale,
-                     a.add};
+                     hit * t.lambda,
+                     a.add,
+                     t.other,
+                     hit * (1.0f - t.lambda)};
     for_row<2>(parts, x, KEEP ? kept : x + parts.head, static_cast<X *>(NULL), d);
     zero_padding(a, g);
 }
@@ -258,6 +291,7 @@ static __device__ __forceinline__ double count_small(const entropy_args &a, doub
 
     if (threadIdx.x < a.rows) {
         int64_t label = a.label[threadIdx.x];
+        check_other(a, threadIdx.x);
         if (row_counts(a, label))
             count = static_cast<double>(weight_of(a, label));
         else if (!ignored(a, label))
@@ -270,7 +304,7 @@ static __device__ __forceinline__ double count_small(const entropy_args &a, doub
 /* Lane i has the columns i, i + 32, ..; all of them are there before one is written, and grad may be the logits. */
 template <class G>
 static __device__ __forceinline__ double small_row(const entropy_args &a, const float (&v)[SMALL_EACH], G *g, int label,
-                                                   float scale)
+                                                   target t, float scale)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), cols = static_cast<int>(a.classes);
     const float weight = weight_of(a, label), all_of = a.weight != NULL ? target_sum(a, weight) : 1.0f;
@@ -281,7 +315,8 @@ static __device__ __forceinline__ double small_row(const entropy_args &a, const 
     for (int k = 0; k < SMALL_EACH; k++) {
         const float one[1] = {v[k]};
         if (lane + 32 * k < cols) o.part(lane + 32 * k, one);
-        if (lane + 32 * k == label) at_label = v[k];
+        if (lane + 32 * k == label) at_label += t.lambda * v[k];
+        if (lane + 32 * k == t.other) at_label += (1.0f - t.lambda) * v[k];
     }
     max = cu_warp_max(o.max);
     base = base_of(max);
@@ -300,7 +335,9 @@ static __device__ __forceinline__ double small_row(const entropy_args &a, const 
         if (o.smooth && a.weight != NULL) even *= a.weight[i];
         d = fmaf(term(v[k], base), scale * all_of / sum, -even);
         old = a.add ? cu_get(g + i) : 0.0f;
-        cu_put(g + i, (i == label ? d - (1.0f - a.smoothing) * weight * scale : d) + old);
+        if (i == label) d -= (1.0f - a.smoothing) * weight * t.lambda * scale;
+        if (i == t.other) d -= (1.0f - a.smoothing) * (1.0f - t.lambda) * scale;
+        cu_put(g + i, d + old);
     }
     return row_loss(a, max, sum, all, at_label, weight);
 }
@@ -323,7 +360,8 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
         CU_UNROLL
         for (int k = 0; k < SMALL_EACH; k++) v[k] = lane + 32 * k < a.classes ? cu_get(x + lane + 32 * k) : -INFINITY;
         if (row_counts(a, label)) {
-            double l = small_row(a, v, g, static_cast<int>(label), 1.0f / static_cast<float>(divisor));
+            double l =
+                small_row(a, v, g, static_cast<int>(label), target_of(a, row), 1.0f / static_cast<float>(divisor));
             if (lane == 0) sum += l;
         } else if (g != NULL && !a.add) {
             for (int i = lane; i < a.cols; i += 32) cu_put(g + i, 0.0f);
@@ -365,6 +403,8 @@ static entropy_args args_of(const int64_t *label, int64_t rows, int64_t cols, co
             e->weight,
             e->weight != NULL ? static_cast<float>(e->weight_sum) : static_cast<float>(classes),
             e->divisor,
+            e->other,
+            e->lambda,
             counts,
             counts + COUNT_BLOCKS,
             NULL,

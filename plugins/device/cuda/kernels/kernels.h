@@ -123,10 +123,12 @@ typedef struct cu_entropy {
     double smoothing;
     int64_t ignore_index;
     uint32_t ignores;
-    int64_t classes;     /* columns that count, the others have the gradient 0; 0: all */
-    const float *weight; /* by class, in the device's memory; NULL: all are 1 */
-    double weight_sum;   /* of all classes */
-    double divisor;      /* of the sums over the rows; 0: the weights of the rows that count */
+    int64_t classes;      /* columns that count, the others have the gradient 0; 0: all */
+    const float *weight;  /* by class, in the device's memory; NULL: all are 1 */
+    double weight_sum;    /* of all classes */
+    double divisor;       /* of the sums over the rows; 0: the weights of the rows that count */
+    const int64_t *other; /* (rows): the target is lambda of the label and 1 - lambda of this one; NULL: the label */
+    const float *lambda;  /* (rows) */
 } cu_entropy;
 size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
