@@ -16,7 +16,8 @@
  *   rollback.c  back to the newest checkpoint
  *   ema.c       the average of the parameters
  *   evaluate.c  evaluates
- *   run.c       what a rank does between a rendezvous and the end; train.c, that again after a loss */
+ *   run.c       what a rank does between a rendezvous and the end; loop.c, its epochs; train.c, that again after a
+ *               loss */
 #pragma once
 
 #include "base/sys.h"
