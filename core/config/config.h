@@ -73,6 +73,7 @@ enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 enum { DDP_SAVE_ABORT = 0, DDP_SAVE_WARN };
 enum { DDP_RECOMPUTE_NO = 0, DDP_RECOMPUTE_YES, DDP_RECOMPUTE_BLOCKS, DDP_RECOMPUTE_AUTO };
 enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
+enum { DDP_LOSS_MEAN_AUTO = 0, DDP_LOSS_MEAN_BATCH, DDP_LOSS_MEAN_TOKEN };
 enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
 enum {
     DDP_SCHEDULE_CONSTANT = 0,
@@ -115,6 +116,7 @@ struct ddp_train_config {
     int32_t non_finite;           /* DDP_NON_FINITE_* */
     int64_t non_finite_limit;     /* updates in a row that skip leaves out */
     int64_t rollback_limit;       /* times in a row that the run goes back to the same step */
+    int32_t loss_mean;            /* DDP_LOSS_MEAN_* */
     double loss_spike;            /* times the usual loss; 0: no warning */
     ddp_list early_stopping;      /* of const char *: a metric, and how many evaluations */
     double min_delta;             /* of early_stopping */
@@ -138,6 +140,7 @@ struct ddp_data_config {
     ddp_list random_resized_crop;        /* of int64_t, as random_crop */
     ddp_list scale, ratio, color_jitter; /* of double: two, two, up to four */
     double random_erasing;               /* probability */
+    double mixup, cutmix;                /* [data]: alpha; 0: off */
     int32_t weights;                     /* [eval]: DDP_WEIGHTS_* */
     ddp_list metrics;                    /* [eval]: of text, see ddp_measure */
     uint64_t cache;                      /* bytes */

@@ -125,6 +125,11 @@ static const ddp_option train_options[] = {
      "Times in a row that rollback goes back to the same step; the next failure ends the run. "
      "A step that fails a second time ends it at once.",
      DDP_OPT_INT, 0, AT(rollback_limit)},
+    {"loss_mean", "auto", "auto|batch|token",
+     "What the loss of a step is a mean over. batch: the micro-batches' means, as in PyTorch's DistributedDataParallel. "
+     "token: all labels that count, as with transformers' num_items_in_batch. "
+     "auto: token where the data has labels that are ignored, else batch. An evaluation likewise.",
+     DDP_OPT_ENUM, 0, AT(loss_mean)},
     {"loss_spike", "0", "0..",
      "Warns of a loss above this many times the usual one, the median of the steps before. 0: no warning.",
      DDP_OPT_FLOAT, 0, AT(loss_spike)},
@@ -212,6 +217,13 @@ static const ddp_option data_options[] = {
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
     {"color_jitter", "", "0..100", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
     {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
+    {"mixup", "0", "0..1000",
+     "alpha of MixUp: samples and labels are mixed with their neighbours', by a share from Beta(alpha, alpha). 0: off.",
+     DDP_OPT_FLOAT, 0, AT(mixup)},
+    {"cutmix", "0", "0..1000",
+     "alpha of CutMix: a box of each image is its neighbour's, and that share of the label. "
+     "With mixup too, each batch gets one of the two. 0: off.",
+     DDP_OPT_FLOAT, 0, AT(cutmix)},
     {"mean", "", NULL, MEAN_DOC, DDP_OPT_FLOAT, L, AT(mean)},
     {"std", "", NULL, STD_DOC, DDP_OPT_FLOAT, L, AT(std)},
 };

@@ -26,6 +26,7 @@ typedef struct worker {
     uint64_t number;
     void **targets;            /* by field: where the next sample goes */
     void *scratch;             /* of the transform, NULL without one */
+    float *spare;              /* an image, where samples are mixed; else NULL */
     data_image_reader *reader; /* of images whose size differs, else NULL */
     bool idle;
 } worker;
@@ -88,6 +89,18 @@ static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err 
     return status;
 }
 
+/* Each part by itself, as each rank's batch is. */
+static void mix_parts(const ddp_loader *l, const worker *w, uint64_t first, uint64_t count, const slot *s)
+{
+    for (uint64_t part = 0; part < l->parts; part++) {
+        uint64_t begin = part_begin(count, l->parts, part), end = part_begin(count, l->parts, part + 1);
+
+        if (end > begin)
+            data_transform_mix(l->transform, l->indices[first + begin], l->epoch, (int64_t)(end - begin),
+                               s->buffers + part * l->field_count, w->spare);
+    }
+}
+
 /* Abandoned half-way when the epoch is stopped: nobody looks at it then. */
 static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_err *err)
 {
@@ -111,6 +124,7 @@ static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_er
         }
         for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = (char *)w->targets[f] + l->sample_bytes[f];
     }
+    if (w->spare != NULL) mix_parts(l, w, first, count, s);
 }
 
 /* The first batch from `from` on that is this worker's. */
@@ -309,7 +323,10 @@ ddp_status ddp_dataset_fields(const ddp_dataset_ops *ops, const ddp_dataset *d, 
 static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
 {
     DDP_TRY(ddp_dataset_fields(l->dataset, l->data, &l->pool, &l->fields, &l->field_count, err));
-    if (l->transform != NULL) l->fields = ddp_transform_fields(l->transform);
+    if (l->transform != NULL) {
+        l->fields = ddp_transform_fields(l->transform);
+        l->field_count = ddp_transform_field_count(l->transform);
+    }
     l->sample_bytes = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(*l->sample_bytes), err);
     if (l->sample_bytes == NULL) return err->status;
     for (uint32_t f = 0; f < l->field_count; f++) {
@@ -361,6 +378,10 @@ static ddp_status make_slots(ddp_loader *l, ddp_err *err)
 static ddp_status make_scratch(ddp_loader *l, worker *w, ddp_err *err)
 {
     if (l->transform == NULL) return DDP_OK;
+    if (ddp_transform_mixes(l->transform)) {
+        w->spare = ddp_alloc_aligned(data_transform_image(l->transform), err);
+        if (w->spare == NULL) return err->status;
+    }
     if (!data_transform_fixed(l->transform)) return data_image_reader_open(l->transform, &w->reader, err);
     w->scratch = ddp_alloc_aligned(data_transform_scratch(l->transform), err);
     return w->scratch != NULL ? DDP_OK : err->status;
@@ -457,6 +478,7 @@ void ddp_loader_close(ddp_loader *l)
     for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) {
         data_image_reader_close(l->workers[i].reader);
         free(l->workers[i].scratch);
+        free(l->workers[i].spare);
     }
     if (l->allocator.free != NULL)
         l->allocator.free(l->allocator.ctx, l->memory);

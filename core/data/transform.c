@@ -11,13 +11,14 @@
 struct ddp_transform {
     ddp_pool pool;
     ddp_field *fields;
-    uint32_t field, field_count;
+    uint32_t field, field_count, label; /* field_count: of the dataset; label: of mixing */
     data_cache *cache;
     bool bytes, fixed, resized, antialias, dct_scale, normalised;
     int64_t channels;
     view_size raw, out; /* as the dataset gives it, {0, 0} where that differs; the sample */
     view_plan view;
     augment_plan augment;
+    mix_plan mix;
     ddp_resize rows, columns;           /* where they are the same for all samples */
     float unit[256];                    /* byte / 255 */
     float *tables, *plain;              /* (C, 256): bytes to results; the same before they are normalised */
@@ -45,7 +46,7 @@ static bool wants_anything(const ddp_transform_params *p)
 
     return c->resize.count + c->random_crop.count + c->center_crop.count + c->random_resized_crop.count > 0 ||
            c->color_jitter.count + p->mean->count + p->std->count > 0 || c->padding > 0 || c->flip > 0 ||
-           c->random_erasing > 0;
+           c->random_erasing > 0 || c->mixup > 0 || c->cutmix > 0;
 }
 
 static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bool *found, ddp_err *err)
@@ -58,7 +59,7 @@ static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bo
     if (f == NULL && wants_anything(p))
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "this dataset has no field \"image\", so there is nothing to transform; remove resize, padding, random_crop, center_crop, random_resized_crop, flip, color_jitter, random_erasing, mean and std");
+            "this dataset has no field \"image\", so there is nothing to transform; remove resize, padding, random_crop, center_crop, random_resized_crop, flip, color_jitter, random_erasing, mixup, cutmix, mean and std");
     if (!*found) return DDP_OK;
     if (f->rank != 3 || (f->dtype != DDP_U8 && f->dtype != DDP_F32))
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -182,17 +183,35 @@ static ddp_status plan(ddp_transform *t, ddp_err *err)
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
+enum { MIX_FIELDS = 2 };
+
+static ddp_status describe_mixed(ddp_transform *t, ddp_err *err)
+{
+    const ddp_field *label;
+
+    while (t->label < t->field_count && strcmp(t->fields[t->label].name, "label") != 0) t->label++;
+    label = t->label < t->field_count ? &t->fields[t->label] : NULL;
+    if (label == NULL || label->dtype != DDP_I64 || label->rank != 0)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "mixup and cutmix mix images with one class each, which this dataset does not have; take them out");
+    t->fields[t->field_count] = *label;
+    t->fields[t->field_count].name = DDP_FIELD_MIX_LABEL;
+    t->fields[t->field_count + 1] = (ddp_field){.name = DDP_FIELD_MIX_LAMBDA, .dtype = DDP_F32, .min = 1};
+    return DDP_OK;
+}
+
 static ddp_status describe_fields(ddp_transform *t, const ddp_transform_params *p, ddp_err *err)
 {
     ddp_field *f;
 
-    t->fields = ddp_pool_alloc(&t->pool, p->field_count * sizeof(*t->fields), err);
+    t->fields = ddp_pool_alloc(&t->pool, (p->field_count + MIX_FIELDS) * sizeof(*t->fields), err);
     if (t->fields == NULL) return err->status;
     memcpy(t->fields, p->fields, p->field_count * sizeof(*t->fields));
     t->field_count = p->field_count;
     f = &t->fields[t->field];
     *f = (ddp_field){.name = f->name, .dtype = DDP_F32, .rank = 3, .dims = {t->channels, t->out.h, t->out.w}, .min = 1};
-    return DDP_OK;
+    return mix_is_on(&t->mix) ? describe_mixed(t, err) : DDP_OK;
 }
 
 /* An image is cached at its full size: whether it fits must not change a sample. */
@@ -213,6 +232,7 @@ static ddp_status fill(ddp_transform *t, const ddp_transform_params *p, ddp_err 
     DDP_TRY(view_out_size(&t->view, t->raw, &t->out, err));
     DDP_TRY(fits(t, t->out, err));
     DDP_TRY(augment_plan_read(&t->augment, c, t->channels, p->seed, err));
+    t->mix = (mix_plan){.mixup = c->mixup, .cutmix = c->cutmix, .seed = p->seed};
     DDP_TRY(make_tables(t, p, err));
     DDP_TRY(make_plain_tables(t, err));
     if (t->fixed) DDP_TRY(plan(t, err));
@@ -244,6 +264,27 @@ void ddp_transform_close(ddp_transform *t)
 
 const ddp_field *ddp_transform_fields(const ddp_transform *t) { return t->fields; }
 
+uint32_t ddp_transform_field_count(const ddp_transform *t)
+{
+    return t->field_count + (mix_is_on(&t->mix) ? MIX_FIELDS : 0);
+}
+
+bool ddp_transform_mixes(const ddp_transform *t) { return t != NULL && mix_is_on(&t->mix); }
+
+size_t data_transform_image(const ddp_transform *t)
+{
+    return (size_t)(t->channels * t->out.h * t->out.w) * sizeof(float);
+}
+
+void data_transform_mix(const ddp_transform *t, uint64_t index, uint64_t epoch, int64_t count, void *const *buffers,
+                        float *spare)
+{
+    mix m = mix_draw(&t->mix, index, epoch, t->out);
+
+    mix_images(&m, buffers[t->field], count, t->channels, t->out, spare);
+    mix_labels(&m, buffers[t->label], count, buffers[t->field_count], buffers[t->field_count + 1]);
+}
+
 uint32_t data_transform_field(const ddp_transform *t) { return t->field; }
 
 void ddp_transform_describe(const ddp_transform *t, ddp_text *out)
@@ -257,6 +298,7 @@ void ddp_transform_describe(const ddp_transform *t, ddp_text *out)
     augment_describe_jitter(&t->augment, out);
     ddp_text_printf(out, t->normalised ? " -> normalise" : t->bytes ? " -> 0..1" : "");
     augment_describe_erasing(&t->augment, out);
+    mix_describe(&t->mix, out);
 }
 
 bool data_transform_fixed(const ddp_transform *t) { return t->fixed; }

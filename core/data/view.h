@@ -29,7 +29,13 @@ typedef struct view {
 } view;
 
 /* What the transforms of this engine draw, by ddp_philox: the places beside those of a model's dropouts. */
-enum { VIEW_PLACE_CROP = 0xda7a, VIEW_PLACE_BOX = 0xda80, VIEW_PLACE_JITTER = 0xda90, VIEW_PLACE_ERASE = 0xdaa0 };
+enum {
+    VIEW_PLACE_CROP = 0xda7a,
+    VIEW_PLACE_BOX = 0xda80,
+    VIEW_PLACE_JITTER = 0xda90,
+    VIEW_PLACE_ERASE = 0xdaa0,
+    VIEW_PLACE_MIX = 0xdab0
+};
 
 ddp_status view_plan_read(view_plan *p, const struct ddp_data_config *c, uint64_t seed, ddp_err *err);
 /* The size of a sample; where the images' sizes differ, {0, 0} unless it is the same for all. `image`: {0, 0} if so. */

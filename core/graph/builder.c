@@ -242,12 +242,32 @@ static ddp_status own_weights(ddp_graph_core *c, uint32_t op, ddp_attrs *attrs)
     return DDP_OK;
 }
 
+/* Where the dataset mixes samples, a cross_entropy of its labels gets what they were mixed with. The model does not
+ * know. */
+static ddp_status take_mixed(ddp_graph_core *c, uint32_t op, uint32_t *in_count, const ddp_tensor *in,
+                             ddp_tensor out[DDP_NODE_MAX_IN])
+{
+    const ddp_field *label = op == DDP_OP_CROSS_ENTROPY && *in_count == 2 && ddp_graph_is_tensor(c, in[1])
+                                 ? graph_label_field(c, in[1].id)
+                                 : NULL;
+    static const char *const names[] = {DDP_FIELD_MIX_LABEL, DDP_FIELD_MIX_LAMBDA};
+
+    if (*in_count > DDP_NODE_MAX_IN) return DDP_OK; /* which is refused */
+    memcpy(out, in, *in_count * sizeof(*in));
+    if (label == NULL || strcmp(label->name, "label") != 0) return DDP_OK;
+    for (uint32_t k = 0; k < DDP_COUNT(names); k++)
+        for (uint32_t i = 0; i < c->field_count; i++)
+            if (strcmp(c->fields[i].name, names[k]) == 0) out[(*in_count)++] = field_value(c, i);
+    return c->err.status;
+}
+
 static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, const ddp_tensor *in,
                            const char *name)
 {
     ddp_graph_core *c = ddp_graph_of(g);
     ddp_graph_node n = {.row = ddp_op_find(op)};
     ddp_shape shapes[DDP_NODE_MAX_OUT] = {0};
+    ddp_tensor all[DDP_NODE_MAX_IN];
 
     if (ddp_graph_broken(c)) return failed;
     if (n.row == NULL || n.row->shape == NULL) {
@@ -259,7 +279,8 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
     if (n.name == NULL) return failed;
     if (attrs != NULL) n.attrs = *attrs;
     if (own_weights(c, op, &n.attrs) != DDP_OK) return failed;
-    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_place(c, &n) != DDP_OK ||
+    if (take_mixed(c, op, &in_count, in, all) != DDP_OK) return failed;
+    if (node_inputs(c, &n, in_count, in_count > DDP_NODE_MAX_IN ? in : all) != DDP_OK || node_place(c, &n) != DDP_OK ||
         node_shapes(c, &n, shapes) != DDP_OK) {
         (void)ddp_fail_context(&c->err, "%s \"%s\"", n.row->name, n.name);
         return failed;

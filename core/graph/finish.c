@@ -135,8 +135,7 @@ static ddp_status check_params(ddp_graph_core *c, ddp_err *err)
     return DDP_OK;
 }
 
-/* The field that a label comes from, through reshapes; NULL when it is computed. */
-static const ddp_field *label_field(const ddp_graph_core *c, int32_t value)
+const ddp_field *graph_label_field(const ddp_graph_core *c, int32_t value)
 {
     while (c->values[value].node >= 0 && c->nodes[c->values[value].node].row->view)
         value = c->nodes[c->values[value].node].in[0];
@@ -148,7 +147,7 @@ static ddp_status check_indices(const ddp_graph_core *c, ddp_err *err)
 {
     for (uint32_t i = 0; i < c->node_count; i++) {
         const ddp_graph_node *n = &c->nodes[i];
-        const ddp_field *f = n->evaluates && n->row->op == DDP_OP_EMBEDDING ? label_field(c, n->in[0]) : NULL;
+        const ddp_field *f = n->evaluates && n->row->op == DDP_OP_EMBEDDING ? graph_label_field(c, n->in[0]) : NULL;
         int64_t rows;
 
         if (f == NULL || f->min > f->max) continue;
@@ -181,7 +180,7 @@ static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
         ddp_labels l;
 
         if (!n->evaluates || n->row->check != ddp_check_labels) continue;
-        f = label_field(c, n->in[1]);
+        f = graph_label_field(c, n->in[1]);
         l = ddp_labels_of(n->row->op, &n->attrs, c->values[n->in[0]].shape.dims[c->values[n->in[0]].shape.rank - 1]);
         if (labels_fit(f, &l)) continue;
         return ddp_fail(err, DDP_ERR_DATA,

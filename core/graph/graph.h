@@ -151,6 +151,19 @@ void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *
 /* The same of all operations that training needs, in short: "7 operations, hash 5f3a..". */
 void ddp_graph_identity(const ddp_graph *g, ddp_text *out);
 
+/* After finish: the labels that the loss is a mean over, where it is one cross_entropy and they are a field. */
+typedef struct ddp_loss_labels {
+    int32_t field;  /* of the dataset; -1: the loss is something else */
+    bool ignores;   /* a label of ignore_index counts for nothing */
+    int64_t labels; /* of a sample */
+    int64_t ignore_index;
+    int64_t classes;     /* that have a weight; 0: all labels count alike */
+    const float *weight; /* by class, of the graph; NULL: all are 1 */
+} ddp_loss_labels;
+void ddp_graph_loss_labels(const ddp_graph *g, ddp_loss_labels *out);
+/* What the mean divides by: the weights of the labels that count, which are 1 without weights. `count`: of label. */
+double ddp_loss_labels_counted(const ddp_loss_labels *l, const int64_t *label, int64_t count);
+
 /* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);
 bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss needs something that is there */
@@ -213,6 +226,8 @@ ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
  * "model.layers.3"; those with a batch norm are none. The gradients have the same bits as above. */
 ddp_status ddp_program_recompute_blocks(ddp_program *p, uint32_t count, ddp_err *err);
 uint32_t ddp_program_blocks(const ddp_program *p); /* how many there are */
+/* Changes a program: cross_entropy and its gradient are the sum over the labels that count, divided by this number. */
+void ddp_program_loss_over(ddp_program *p, double divisor);
 /* A batch norm that has become part of the convolution before it; offsets in elements of the arenas. */
 typedef struct ddp_fold {
     uint64_t weight, bias, gamma, beta; /* of the parameters */

@@ -81,6 +81,8 @@ bool graph_countable(uint32_t rank, const int64_t *dims);
 void graph_add_metric(ddp_graph_core *c, const char *name, ddp_tensor t);
 /* adapt.c: what the model gets for the result `y` of a node that is there: y, or y with its adapter's. */
 ddp_tensor graph_adapt(ddp_graph_core *c, const ddp_graph_node *node, ddp_tensor y);
+/* The field that a label comes from, through reshapes; NULL when it is computed. */
+const ddp_field *graph_label_field(const ddp_graph_core *c, int32_t value);
 /* metrics.c: a slot of ddp_graph_api */
 void graph_measure(ddp_graph *g, const char *name);
 /* state.c: slots of ddp_graph_api */

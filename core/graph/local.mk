@@ -1,5 +1,5 @@
 libddpcore_a_SOURCES += core/graph/graph.h core/graph/internal.h core/graph/adapt.c core/graph/autodiff.c core/graph/builder.c \
-	core/graph/cached.c core/graph/describe.c core/graph/finish.c core/graph/layout.c core/graph/lowered.c \
+	core/graph/cached.c core/graph/counted.c core/graph/describe.c core/graph/finish.c core/graph/layout.c core/graph/lowered.c \
 	core/graph/metrics.c core/graph/plan.c core/graph/program.c core/graph/recompute.c core/graph/recompute_blocks.c \
 	core/graph/stages.c \
 	core/graph/state.c core/graph/summary.c core/graph/fold.c

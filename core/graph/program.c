@@ -46,6 +46,12 @@ static bool included(const ddp_graph_node *n, mode m)
 /* Outputs after the first are read by the gradient alone and exist only if there is one. */
 static bool has_output(const ddp_graph_node *n, uint32_t k, mode m) { return n->out[k] >= 0 && (k == 0 || m == TRAIN); }
 
+/* Samples are mixed in training alone. */
+static uint32_t inputs_of(const ddp_graph_node *n, mode m)
+{
+    return n->row->op == DDP_OP_CROSS_ENTROPY && m != TRAIN ? 2 : n->in_count;
+}
+
 /* Which values of the graph the program has: all parameters, and what its nodes read and write. */
 static void mark_values(const ddp_graph_core *g, mode m, bool *used)
 {
@@ -54,7 +60,7 @@ static void mark_values(const ddp_graph_core *g, mode m, bool *used)
         if (!included(&g->nodes[i], m)) continue;
         for (uint32_t k = 0; k < DDP_NODE_MAX_OUT; k++)
             if (has_output(&g->nodes[i], k, m)) used[g->nodes[i].out[k]] = true;
-        for (uint32_t k = 0; k < g->nodes[i].in_count; k++)
+        for (uint32_t k = 0; k < inputs_of(&g->nodes[i], m); k++)
             if (g->nodes[i].in[k] >= 0) used[g->nodes[i].in[k]] = true;
     }
 }
@@ -94,7 +100,7 @@ static void set_mode(ddp_node *n, const ddp_value *y, bool training)
 static ddp_status add_node(const ddp_graph_node *from, ddp_grad_context *c, mode m, ddp_pool *pool, const int32_t *map,
                            ddp_err *err)
 {
-    ddp_node n = {.op = from->row->op, .in_count = from->in_count, .device = from->device, .attrs = from->attrs};
+    ddp_node n = {.op = from->row->op, .in_count = inputs_of(from, m), .device = from->device, .attrs = from->attrs};
 
     for (uint32_t k = 0; k < DDP_NODE_MAX_IN; k++) n.in[k] = k < n.in_count && from->in[k] >= 0 ? map[from->in[k]] : -1;
     for (uint32_t k = 0; k < DDP_NODE_MAX_OUT; k++) {

@@ -114,3 +114,45 @@ ddp_status session_metrics_choose(ddp_session *s, ddp_err *err)
     if (c->keep_best[0] != '\0') DDP_TRY(choose(s, "checkpoint", "keep_best", c->keep_best, &s->watch.kept, err));
     return choose_stopping(s, err);
 }
+
+/* ---- what the loss is a mean over -------------------------------------------------------------------------------- */
+/* Whether the dataset says that it has labels which count for nothing. */
+static bool some_ignored(const ddp_source *src, const ddp_loss_labels *l)
+{
+    const ddp_field *f = &src->fields[l->field];
+
+    return l->ignores && f->min <= l->ignore_index && l->ignore_index <= f->max;
+}
+
+static void choose_mean(const ddp_session *s, ddp_source *src, const ddp_loss_labels *l)
+{
+    int32_t wish = s->config->train->loss_mean;
+
+    if (src->fields == NULL || l->field < 0 || (uint32_t)l->field >= src->field_count) return;
+    src->mean =
+        (ddp_loss_mean){.by_token = wish == DDP_LOSS_MEAN_TOKEN || (wish == DDP_LOSS_MEAN_AUTO && some_ignored(src, l)),
+                        .divisor = (double)l->labels * (double)s->batches.batch_size,
+                        .labels = *l};
+}
+
+ddp_status session_loss_mean_choose(ddp_session *s, ddp_err *err)
+{
+    ddp_loss_labels labels;
+
+    if (ddp_purpose_is_alone(s->launch.purpose)) return DDP_OK;
+    ddp_graph_loss_labels(s->model.graph, &labels);
+    choose_mean(s, &s->train, &labels);
+    choose_mean(s, &s->eval, &labels);
+    if (s->config->train->loss_mean != DDP_LOSS_MEAN_TOKEN || labels.field >= 0) return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[train] loss_mean = token needs a loss that is one cross_entropy whose labels are a field of the data, which that of model \"%s\" is not; write loss_mean = batch",
+        s->model.plugin->desc.name);
+    return session_at_key(s, "train", "loss_mean", err);
+}
+
+double ddp_loss_counted(const ddp_loss_mean *m, const ddp_batch *batch)
+{
+    if (!m->by_token) return (double)batch->count;
+    return ddp_loss_labels_counted(&m->labels, batch->buffers[m->labels.field], m->labels.labels * batch->count);
+}

@@ -27,7 +27,8 @@ static const struct ddp_data_config *without_augmentation(const ddp_session *s, 
     own->flip = 0.0;
     own->padding = 0;
     if (own->random_crop.count > 0) own->center_crop = own->random_crop;
-    own->random_crop = (ddp_list){0};
+    own->random_crop = own->color_jitter = (ddp_list){0};
+    own->random_erasing = own->mixup = own->cutmix = 0.0;
     return own;
 }
 
@@ -49,7 +50,9 @@ static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *se
     if (own == NULL) return err->status;
     if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)
         return ddp_fail_context(err, "[%s] plugin = %s", section, src->plugin->desc.name);
-    if (src->transform != NULL) src->fields = ddp_transform_fields(src->transform);
+    if (src->transform == NULL) return DDP_OK;
+    src->fields = ddp_transform_fields(src->transform);
+    src->field_count = ddp_transform_field_count(src->transform);
     return DDP_OK;
 }
 
@@ -88,7 +91,8 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
     const ddp_source *a = &s->train, *b = &s->eval;
 
     if (a->plugin == b->plugin) DDP_TRY_AS(DDP_EXIT_CONFIG, err, a->ops->agrees(a->dataset, b->dataset, err));
-    for (uint32_t i = 0; i < a->field_count; i++) {
+    /* what samples are mixed by is of training alone */
+    for (uint32_t i = 0; i < a->field_count && strcmp(a->fields[i].name, DDP_FIELD_MIX_LABEL) != 0; i++) {
         const ddp_field *f = &a->fields[i], *g = i < b->field_count ? &b->fields[i] : NULL;
 
         if (g == NULL || strcmp(f->name, g->name) != 0 || f->dtype != g->dtype || f->rank != g->rank ||
@@ -286,10 +290,23 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
     return DDP_OK;
 }
 
+static ddp_status check_mixed(const ddp_session *s, ddp_err *err)
+{
+    if (!ddp_transform_mixes(s->train.transform) || s->launch.purpose != DDP_TO_TRAIN ||
+        ddp_graph_reads(s->model.graph, DDP_FIELD_MIX_LABEL))
+        return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[data] mixup and cutmix need a loss that is the cross_entropy of field \"label\", which model \"%s\" does not have; take them out",
+        s->model.plugin->desc.name);
+    return session_at_key(s, "data", s->config->train_data->mixup > 0 ? "mixup" : "cutmix", err);
+}
+
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
     DDP_TRY(session_lora_freeze(s, err));
+    DDP_TRY(check_mixed(s, err));
     if (s->launch.purpose == DDP_TO_TRAIN &&
         ddp_graph_freeze(s->model.graph, &s->config->train->freeze, err) != DDP_OK) {
         (void)ddp_fail_context(err, "[train] freeze");
@@ -393,6 +410,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (session_noise_check(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
+    if (session_loss_mean_choose(s, err) != DDP_OK) goto close;
     s->device.config = pc.device;
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (session_plan_pin(s, err) != DDP_OK) goto close;

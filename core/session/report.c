@@ -53,6 +53,8 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
     for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->model.layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->model.layout->buckets[i].count,
                         s->model.plugin->desc.name);
+    ddp_text_printf(out, "train.loss_mean (resolved) = %s\twhether the data has labels that are ignored\n",
+                    s->train.mean.by_token ? "token" : "batch");
     /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
     if (s->train.sampler_plugin == NULL) return;
     ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
@@ -220,6 +222,8 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
                     s->batches.accumulate, ddp_session_parts(s), s->devices.replicas > 1 ? "replicas" : "ranks",
                     s->batches.global_batch, s->steps_per_epoch);
+    if (s->train.mean.by_token)
+        ddp_text_printf(out, "loss                  the mean over all labels of a step that count\n");
     report_source("data", &s->train, out);
     report_source("eval", &s->eval, out);
     report_stages(s, v, out);

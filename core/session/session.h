@@ -69,6 +69,13 @@ typedef struct ddp_shares {
     int32_t list[DDP_MAX_SHARES];
 } ddp_shares_of_rank;
 
+/* What a loss over several batches is a mean over: their means, or all labels that count. metrics.c */
+typedef struct ddp_loss_mean {
+    bool by_token;
+    double divisor; /* by_token: that of the loss of every program of the source */
+    ddp_loss_labels labels;
+} ddp_loss_mean;
+
 /* A dataset with its samplers. */
 typedef struct ddp_source {
     ddp_loaded *plugin, *sampler_plugin;
@@ -83,6 +90,7 @@ typedef struct ddp_source {
     const ddp_field *fields;               /* as the model sees them */
     uint32_t field_count;
     uint64_t length, count; /* samples in all, and of a share in an epoch */
+    ddp_loss_mean mean;
 } ddp_source;
 
 /* A backend that the run may use. */

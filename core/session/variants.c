@@ -5,8 +5,13 @@
 
 static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
-    if (!ddp_purpose_is_alone(s->launch.purpose))
-        return ddp_program_create(s->model.graph, s->model.layout, v->batch, v->training, &v->program, err);
+    const ddp_loss_mean *mean = v->training ? &s->train.mean : &s->eval.mean;
+
+    if (!ddp_purpose_is_alone(s->launch.purpose)) {
+        DDP_TRY(ddp_program_create(s->model.graph, s->model.layout, v->batch, v->training, &v->program, err));
+        if (mean->by_token) ddp_program_loss_over(v->program, mean->divisor);
+        return DDP_OK;
+    }
     if (v->positions > 0)
         return ddp_program_create_cached(s->model.graph, s->model.layout, v->positions, &v->program, err);
     if (ddp_program_create_outputs(s->model.graph, s->model.layout, v->batch, &v->program, err) == DDP_OK)

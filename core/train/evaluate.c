@@ -15,7 +15,7 @@
 enum { PIECE = 120000 }; /* doubles of a gather, which has 1 MiB for each rank */
 
 typedef struct head {
-    double loss, samples;
+    double loss, samples, counted;
     int32_t stop;
 } head;
 
@@ -56,15 +56,16 @@ static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
-    head own = {sums->loss, sums->samples, sums->stop}, part;
+    head own = {sums->loss, sums->samples, sums->counted, sums->stop}, part;
     void *block = NULL;
 
     DDP_TRY(gather(t, &own, sizeof(own), &block, parts, err));
-    sums->loss = sums->samples = 0.0;
+    sums->loss = sums->samples = sums->counted = 0.0;
     for (int32_t r = 0; r < world; r++) {
         memcpy(&part, parts[r], sizeof(part));
         sums->loss += part.loss;
         sums->samples += part.samples;
+        sums->counted += part.counted;
         if (part.stop != 0) t->progress.stopping = part.stop;
     }
     free(block);
@@ -141,7 +142,7 @@ ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_sums_open(t->s, &sums, err));
     st = train_ema_is_evaluated(t) ? evaluate_average(t, &sums, err) : evaluate_shares(t, &sums, err);
     if (st == DDP_OK && t->progress.stopping == 0) {
-        t->result.eval_loss = sums.loss / sums.samples;
+        t->result.eval_loss = sums.loss / sums.counted;
         t->result.eval_samples = sums.samples;
         ddp_evaluated_set(&t->evaluated, t->s, &sums);
         t->result.eval_accuracy = ddp_evaluated_value(&t->evaluated, "accuracy");

@@ -33,7 +33,7 @@ ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
     DDP_TRY(ddp_trainer_buffers_keep(t, err));
     DDP_TRY(t->way.micro_steps(t, &s, err));
     ddp_trainer_begin_update(t, micros);
-    ddp_reducer_set_own(t->reduce.reducer, s.loss_sum, s.samples, ddp_trainer_asked_to_stop(t));
+    ddp_reducer_set_own(t->reduce.reducer, s.loss_sum, s.counted, ddp_trainer_asked_to_stop(t));
     DDP_TRY(ddp_trainer_audit_ahead(t, &s, t->progress.step + 1, t->progress.epoch + 1, err));
     DDP_TRY(t->way.update(t, &s, err));
     if (s.reduced.finite) {

@@ -41,6 +41,18 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
     t->optim.grad_scale = (double)t->s->launch.world / ((double)micros * (double)t->s->shares.count);
 }
 
+double ddp_trainer_token_scale(const ddp_trainer *t, double counted)
+{
+    return t->s->train.mean.divisor * (double)t->s->devices.replicas / counted;
+}
+
+void ddp_trainer_reduced(ddp_trainer *t, ddp_step *step)
+{
+    ddp_reducer_result(t->reduce.reducer, &step->reduced);
+    if (t->s->train.mean.by_token && step->reduced.finite)
+        t->optim.grad_scale = ddp_trainer_token_scale(t, step->reduced.counted);
+}
+
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count)
 {
     return (ddp_optim_slice){.grad_dtype = DDP_F32,

@@ -16,7 +16,8 @@
  *   rollback.c  back to the newest checkpoint
  *   ema.c       the average of the parameters
  *   evaluate.c  evaluates
- *   run.c       what a rank does between a rendezvous and the end; train.c, that again after a loss */
+ *   run.c       what a rank does between a rendezvous and the end; loop.c, its epochs; train.c, that again after a
+ *               loss */
 #pragma once
 
 #include "base/sys.h"
@@ -62,6 +63,7 @@ typedef struct ddp_step {
     uint64_t micros;
     int64_t began_ns, data_ns; /* data_ns: waited for batches */
     double loss_sum, samples;  /* of this rank */
+    double counted;            /* what loss_sum is to be divided by for the mean: session/metrics.h */
     double wait_ms;            /* for other ranks */
     ddp_taken taken[DDP_MAX_SHARES];
     ddp_reduced reduced;
@@ -69,11 +71,11 @@ typedef struct ddp_step {
 
 /* Of an evaluation: measure/evaluated.h. */
 typedef struct ddp_sums {
-    double loss, samples;
-    double *metrics; /* the sums of the program's metrics, one after another */
-    uint64_t count;  /* of these */
-    float *batch;    /* the largest metric of a batch, as the device has it */
-    int32_t stop;    /* the signal this rank was asked to end by, 0: none */
+    double loss, samples, counted; /* counted: as of a step */
+    double *metrics;               /* the sums of the program's metrics, one after another */
+    uint64_t count;                /* of these */
+    float *batch;                  /* the largest metric of a batch, as the device has it */
+    int32_t stop;                  /* the signal this rank was asked to end by, 0: none */
 } ddp_sums;
 
 /* The metrics of the last evaluation, on every rank the same bits. */
@@ -235,6 +237,11 @@ static inline ddp_status ddp_run_failed(ddp_err *err)
 void trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
 /* t->optim for the next update, of the mean over `micros` micro-batches. */
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros);
+/* The scalars of all ranks are there: sets step->reduced, and t->optim for a mean over what has counted on all. */
+void ddp_trainer_reduced(ddp_trainer *t, ddp_step *step);
+/* The scale that makes the mean over `counted` labels of the mean of the gradients of all ranks and devices, where a
+ * rank has `counted` of them on average. */
+double ddp_trainer_token_scale(const ddp_trainer *t, double counted);
 /* `count` elements of the arenas from `first` on; `state`: where they begin in the optimiser's states. */
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count);
 /* Whether the ranks may go on as another generation after a failure: [run] restarts, several ranks, and a backend that

@@ -143,6 +143,8 @@ ddp_status train_way_choose(ddp_trainer *t, ddp_err *err)
     if (t->reduce.clip != NULL) {
         t->way.reduced = ddp_bucket_reduced_clip;
         t->way.clip = ddp_direct_clip;
+    } else if (t->s->train.mean.by_token) { /* the last bucket brings what the gradients are divided by */
+        t->way.reduced = ddp_bucket_reduced_last;
     }
     ddp_survivor_watch(t);
     if (!overlap && t->s->pin.pinned) ddp_communicator_stay_near(t->comm);

@@ -5,9 +5,9 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/test_step.py tests/integration/test_stop.py tests/integration/test_cli.py \
 	tests/integration/test_docs.py tests/integration/test_conform.py tests/integration/test_network.py \
 	tests/integration/test_mpi.py tests/integration/test_secret.py tests/integration/test_data.py tests/integration/model/test_import.py \
-	tests/integration/data/test_tables.py tests/integration/data/test_images.py tests/integration/data/test_sft.py tests/integration/data/test_tokenizers.py \
+	tests/integration/data/test_tables.py tests/integration/data/test_images.py tests/integration/data/test_mixing.py tests/integration/data/test_sft.py tests/integration/data/test_tokenizers.py \
 	tests/integration/habits/test_evaluations.py \
-	tests/integration/habits/test_groups.py tests/integration/habits/test_ema.py \
+	tests/integration/habits/test_groups.py tests/integration/habits/test_ema.py tests/integration/habits/test_loss_mean.py \
 	tests/integration/habits/test_sweep.py tests/integration/habits/test_lr.py \
 	tests/integration/test_state.py tests/integration/test_use.py tests/integration/test_profile.py \
 	tests/integration/test_affinity.py tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/model/test_nets.py \

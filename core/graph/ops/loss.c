@@ -19,12 +19,29 @@ static ddp_status check_weights(const ddp_attrs *attrs, const ddp_shape *logits,
     return DDP_OK;
 }
 
+/* The other label of each row, and how much the first one counts. */
+static ddp_status check_mixed(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_err *err)
+{
+    if (in_count == 2) return DDP_OK;
+    if (in_count != 4 || in[2] == NULL || in[3] == NULL)
+        return ddp_fail(err, DDP_ERR_CONFIG, "mixed labels need the other label and lambda");
+    DDP_TRY(ddp_shape_need(in[2], DDP_I64, "the other label", err));
+    DDP_TRY(ddp_shape_need(in[3], DDP_F32, "lambda", err));
+    if (!ddp_shape_equal(in[2], in[1]) || !ddp_shape_equal(in[3], in[1]))
+        return ddp_fail(err, DDP_ERR_CONFIG, "the other label and lambda need the shape of the label");
+    if (attrs->cross_entropy.weights > 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "there are class weights and mixed labels; take the weights out, or mixup and cutmix");
+    return DDP_OK;
+}
+
 static ddp_status cross_entropy_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in,
                                       ddp_shape *out, ddp_err *err)
 {
     double s = attrs->cross_entropy.label_smoothing;
 
     DDP_TRY(ddp_shape_labelled(attrs, in_count, in, out, err));
+    DDP_TRY(check_mixed(attrs, in_count, in, err));
     if (attrs->cross_entropy.classes < 0 || attrs->cross_entropy.classes > in[0]->dims[in[0]->rank - 1])
         return ddp_fail(err, DDP_ERR_CONFIG, "%lld classes of %lld logits: there cannot be more, or fewer than 0",
                         (long long)attrs->cross_entropy.classes, (long long)in[0]->dims[in[0]->rank - 1]);
@@ -67,11 +84,12 @@ ddp_status ddp_check_labels(const ddp_node *node, const ddp_ref_tensor *in, ddp_
 {
     ddp_labels l = ddp_labels_of(node->op, &node->attrs, columns_of(&in[0]));
 
-    for (int64_t r = 0; r < in[1].elements; r++)
-        if (!(in[1].data[r] >= 0.0 && in[1].data[r] < (double)l.classes) &&
-            !(l.ignores && in[1].data[r] == (double)l.ignore_index))
-            return ddp_fail(err, DDP_ERR_DATA, "%s \"%s\": row %lld has label %.0f, there are %lld classes",
-                            ddp_op_name(node->op), node->name, (long long)r, in[1].data[r], (long long)l.classes);
+    for (uint32_t k = 1; k < DDP_MIN_OF(node->in_count, 3u); k++) /* of mixed labels the other one too */
+        for (int64_t r = 0; r < in[k].elements; r++)
+            if (!(in[k].data[r] >= 0.0 && in[k].data[r] < (double)l.classes) &&
+                !(l.ignores && in[k].data[r] == (double)l.ignore_index))
+                return ddp_fail(err, DDP_ERR_DATA, "%s \"%s\": row %lld has label %.0f, there are %lld classes",
+                                ddp_op_name(node->op), node->name, (long long)r, in[k].data[r], (long long)l.classes);
     return DDP_OK;
 }
 
@@ -79,7 +97,7 @@ static ddp_status cross_entropy_gradient(ddp_grad_context *c, const ddp_node *no
 {
     DDP_TRY(ddp_grad_require_one(node, dy, err));
     if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
-    return ddp_grad_emit(c, node, DDP_OP_CROSS_ENTROPY_GRAD, node->in[0], node->in[0], node->in[1], err);
+    return ddp_grad_emit_all(c, node, DDP_OP_CROSS_ENTROPY_GRAD, node->in_count, node->in, 1, node->in, err);
 }
 
 static double row_max(const double *x, int64_t n)
@@ -103,11 +121,23 @@ static double weight_of(const ddp_node *node, int64_t class)
     return node->attrs.cross_entropy.weights > 0 ? (double)node->attrs.cross_entropy.weight[class] : 1.0;
 }
 
-/* What the sum over the rows is divided by: the weights of the labels that count, which are 1 without weights. */
+/* What of a row's target is at class i, before smoothing. */
+static double target_at(const ddp_node *node, const ddp_ref_tensor *in, int64_t row, int64_t i)
+{
+    double lambda = node->in_count > 2 ? in[3].data[row] : 1.0, target = 0.0;
+
+    if ((double)i == in[1].data[row]) target += lambda;
+    if (node->in_count > 2 && (double)i == in[2].data[row]) target += 1.0 - lambda;
+    return target;
+}
+
+/* What the sum over the rows is divided by, where it is not given: the weights of the labels that count, which are 1
+ * without weights. */
 static double counted_rows(const ddp_node *node, const ddp_ref_tensor *label)
 {
     double n = 0.0;
 
+    if (node->attrs.cross_entropy.divisor > 0.0) return node->attrs.cross_entropy.divisor;
     for (int64_t r = 0; r < label->elements; r++)
         if (!ignored(node, label->data[r])) n += weight_of(node, (int64_t)label->data[r]);
     return n;
@@ -125,8 +155,10 @@ static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *
 
         if (ignored(node, in[1].data[r])) continue;
         for (int64_t i = 0; i < classes; i++) all += weight_of(node, i) * (lse + (max - x[i]));
-        sum += (1.0 - smooth) * weight_of(node, (int64_t)in[1].data[r]) * (lse + (max - x[(int64_t)in[1].data[r]])) +
-               smooth / (double)classes * all;
+        sum += smooth / (double)classes * all;
+        for (int64_t i = 0; i < classes; i++)
+            if (target_at(node, in, r, i) != 0.0)
+                sum += (1.0 - smooth) * target_at(node, in, r, i) * weight_of(node, i) * (lse + (max - x[i]));
     }
     out->data[0] = sum / counted_rows(node, &in[1]);
 }
@@ -146,7 +178,7 @@ static void cross_entropy_grad_reference(const ddp_node *node, const ddp_ref_ten
 
         for (int64_t i = classes; i < columns; i++) dx[i] = 0.0;
         for (int64_t i = 0; i < classes; i++) {
-            double target = (i == (int64_t)in[1].data[r] ? one : 0.0) + smooth * weight_of(node, i) / (double)classes;
+            double target = one * target_at(node, in, r, i) + smooth * weight_of(node, i) / (double)classes;
 
             dx[i] = counts ? (exp(x[i] - max) / sum * (one + all) - target) / rows : 0.0;
         }
@@ -164,7 +196,7 @@ static uint64_t cross_entropy_grad_flops(const ddp_node *node, const ddp_value *
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-DDP_OP_ROW(CROSS_ENTROPY, cross_entropy, 2, 2, .shape = cross_entropy_shape, .gradient = cross_entropy_gradient,
+DDP_OP_ROW(CROSS_ENTROPY, cross_entropy, 2, 4, .shape = cross_entropy_shape, .gradient = cross_entropy_gradient,
            .loss = true, .flops = cross_entropy_flops, .check = ddp_check_labels, .reference = cross_entropy_reference);
-DDP_OP_ROW(CROSS_ENTROPY_GRAD, cross_entropy_grad, 2, 2, .flops = cross_entropy_grad_flops, .check = ddp_check_labels,
+DDP_OP_ROW(CROSS_ENTROPY_GRAD, cross_entropy_grad, 2, 4, .flops = cross_entropy_grad_flops, .check = ddp_check_labels,
            .reference = cross_entropy_grad_reference);

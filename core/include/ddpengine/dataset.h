@@ -24,8 +24,14 @@ typedef struct ddp_field {
 typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
 
 /* Of an integer field that is to be predicted, where a file of open_file does not have it; of an f32 it is NaN. The
- * losses of PyTorch and of this engine's models ignore it. */
+ * losses of PyTorch and of this engine's models ignore it. A dataset whose samples have it among their labels says so
+ * by the field's `min`: the loss is then a mean over the labels that count, see [train] loss_mean. */
 #define DDP_NO_LABEL (-100)
+
+/* Fields that [data] mixup and cutmix add to the dataset's: the label that a sample's own was mixed with, i64 (), and
+ * how much its own counts, f32 (). A cross_entropy of field "label" then takes them by itself. */
+#define DDP_FIELD_MIX_LABEL  "mix_label"
+#define DDP_FIELD_MIX_LAMBDA "mix_lambda"
 
 /* ---- images whose size differs by sample ----
  * In read_image the dataset learns the size of an image from the header of its file and asks the engine, by `place`,

@@ -28,9 +28,12 @@ enum {
     DDP_OP_ADD,                /* a, b of one shape -> a + b */
     DDP_OP_RESHAPE,            /* x -> y, the same elements in the same order; attrs.reshape */
     DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored,
-                                * weighted by their labels' weights where there are any; attrs.cross_entropy
+                                * weighted by their labels' weights where there are any; attrs.cross_entropy.
+                                * [, other (*) i64, lambda (*) f32]: the target of a row is lambda of its label and
+                                * 1 - lambda of the other one, as of mixed samples; without weights
                                 *                                                  torch.nn.functional.cross_entropy */
-    DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) -> dlogits (*, C), for a loss gradient of 1 */
+    DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) [, other, lambda] -> dlogits (*, C), for a loss gradient of 1
+                                */
     DDP_OP_MSE,                /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.mse_loss */
     DDP_OP_MSE_GRAD,           /* p, t -> dp, for a loss gradient of 1 */
     DDP_OP_ACCURACY,          /* logits (*, C), label (*) -> count () of rows whose first largest logit is at the label,
@@ -142,11 +145,12 @@ typedef union ddp_attrs {
         int64_t dims[DDP_MAX_DIMS]; /* of the output */
     } reshape;
     struct {
-        double label_smoothing; /* from 0 to 1 */
-        int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1 */
+        double label_smoothing;    /* from 0 to 1 */
+        int64_t ignore_index;      /* a label that counts for nothing, where `ignores` is 1 */
         uint32_t ignores, weights; /* weights: how many there are; 0: none, all classes count alike */
         int64_t classes; /* columns that are classes; those behind are padding and have the gradient 0. 0: all are */
         const float *weight; /* by class; of a program's node it lives as long as the program */
+        double divisor;      /* what the sum over the rows is divided by; 0: by what counts, see DDP_OP_CROSS_ENTROPY */
     } cross_entropy;
     struct {
         double beta; /* below it the difference is squared; 0: nowhere, as l1 */

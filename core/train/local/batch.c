@@ -1,5 +1,6 @@
 /* train/local/batch.c -- see batch.h. */
 #include "train/local/batch.h"
+#include "session/metrics.h"
 #include "session/variants.h"
 #include "train/measure/noise.h"
 #include "train/measure/profile.h"
@@ -14,6 +15,20 @@ ddp_status local_batch_program(ddp_trainer *t, int64_t count, bool training, ddp
     return ddp_variant_ready(t->s, *out, &t->mem.bind, err);
 }
 
+/* The parts of a batch lie apart. */
+static double counted(const ddp_trainer *t, uint32_t share, const ddp_batch *batch)
+{
+    double sum = 0.0;
+
+    if (t->s->devices.replicas == 1) return ddp_loss_counted(&t->s->train.mean, batch);
+    for (uint32_t i = 0; i < t->s->devices.replicas; i++) {
+        ddp_batch part = ddp_batch_part(t->loaders[share], batch, i);
+
+        sum += ddp_loss_counted(&t->s->train.mean, &part);
+    }
+    return sum;
+}
+
 ddp_status local_batch_next(ddp_trainer *t, ddp_step *step, uint32_t share, ddp_batch *out, ddp_err *err)
 {
     ddp_taken *taken = &step->taken[share];
@@ -22,6 +37,7 @@ ddp_status local_batch_next(ddp_trainer *t, ddp_step *step, uint32_t share, ddp_
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loaders[share], out, err));
     step->data_ns += ddp_now_ns() - from;
     step->samples += (double)out->count;
+    step->counted += counted(t, share, out);
     if (taken->count == 0) taken->ids = out->indices; /* those of an epoch's batches lie one after the other */
     taken->count += (uint64_t)out->count;
     taken->position = out->position + (uint64_t)out->count;
@@ -76,7 +92,7 @@ ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *ba
     if (run_program(t, v, &run, last, err) != DDP_OK || ddp_device_sync(&t->s->device, err) != DDP_OK ||
         read_value(t, v, v->program->loss, 1, &loss, err) != DDP_OK)
         return ddp_run_failed(err);
-    *loss_sum += (double)loss * (double)batch->count;
+    *loss_sum += (double)loss * ddp_loss_factor(&t->s->train.mean, batch->count);
     ddp_trainer_buffers_count(t);
     return DDP_OK;
 }
@@ -94,7 +110,7 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
             DDP_TRY(ddp_trainer_still_runs(t, err));
             DDP_TRY(local_batch_next(t, step, share, &batch, err));
             DDP_TRY(local_batch_train(t, share, &batch, adds, last, &step->loss_sum, err));
-            if (!adds) DDP_TRY(measure_noise_first(t, batch.count, err));
+            if (!adds) DDP_TRY(measure_noise_first(t, &batch, err));
         }
         if (share == 0) break;
         t->progress.micro_steps -= step->micros;
@@ -131,7 +147,8 @@ ddp_status ddp_batch_evaluate(ddp_trainer *t, const ddp_batch *batch, ddp_sums *
         return ddp_run_failed(err);
     DDP_TRY(read_value(t, v, v->program->loss, 1, &loss, err));
     DDP_TRY(read_metrics(t, v, sums, err));
-    sums->loss += (double)loss * (double)batch->count;
+    sums->loss += (double)loss * ddp_loss_factor(&t->s->eval.mean, batch->count);
+    sums->counted += ddp_loss_counted(&t->s->eval.mean, batch);
     sums->samples += (double)batch->count;
     return DDP_OK;
 }

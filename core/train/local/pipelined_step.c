@@ -1,5 +1,6 @@
 /* train/local/pipelined_step.c -- see pipelined_step.h. Nothing here allocates in a step. */
 #include "train/local/pipelined_step.h"
+#include "session/metrics.h"
 #include "train/ema.h"
 #include "train/local/batch.h"
 #include "train/measure/audit.h"
@@ -16,7 +17,7 @@ enum { SLOTS = 2 };
 typedef struct slot {
     ddp_step_record record; /* its loss and times come when it is finished */
     ddp_step step;
-    int64_t *counts;      /* by micro-step, samples */
+    double *factors;      /* by micro-step, of its loss */
     float *losses;        /* by micro-step; page-locked, as what follows */
     uint64_t *not_finite; /* by slice */
     double *norm;
@@ -56,8 +57,8 @@ static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
 {
     size_t micros = (size_t)t->s->batches.accumulate;
 
-    s->counts = ddp_alloc(micros * sizeof(*s->counts), err);
-    if (s->counts == NULL) return err->status;
+    s->factors = ddp_alloc(micros * sizeof(*s->factors), err);
+    if (s->factors == NULL) return err->status;
     DDP_TRY(ddp_device_host_alloc(&t->s->device, micros * sizeof(*s->losses), &s->losses, err));
     DDP_TRY(ddp_device_host_alloc(&t->s->device, t->s->model.layout->bucket_count * sizeof(*s->not_finite),
                                   &s->not_finite, err));
@@ -95,7 +96,7 @@ void ddp_pipelined_close(ddp_trainer *t)
 {
     if (t->local.pipelined == NULL) return;
     for (int i = 0; i < SLOTS; i++) {
-        free(t->local.pipelined->slots[i].counts);
+        free(t->local.pipelined->slots[i].factors);
         ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].losses);
         ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].not_finite);
         ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].norm);
@@ -121,6 +122,9 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
                     .max_norm = t->reduce.clip != NULL ? t->reduce.clip->max_norm : 0.0,
                     .norm = t->reduce.clip != NULL ? s->norm : NULL};
 
+    /* a step in which nothing counts is no step, which finish() finds */
+    if (t->s->train.mean.by_token)
+        t->optim.grad_scale = s->step.counted > 0.0 ? ddp_trainer_token_scale(t, s->step.counted) : 0.0;
     for (uint32_t i = 0; i < u.slice_count; i++) s->not_finite[i] = u.slices[i].count;
     return t->s->device.ops->step(v->instance, run, &u, err);
 }
@@ -155,7 +159,7 @@ static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
         /* the device is done with the batch whose memory the next one takes */
         if (t->local.pipelined->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
         DDP_TRY(local_batch_next(t, &s->step, 0, &batch, err));
-        s->counts[micro] = batch.count;
+        s->factors[micro] = ddp_loss_factor(&t->s->train.mean, batch.count);
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
         DDP_TRY(ddp_device_event_record(d, DDP_QUEUE_COMPUTE, event, err));
         t->local.pipelined->batches++;
@@ -195,8 +199,8 @@ static void report(ddp_trainer *t, const slot *s, bool *finite)
     const ddp_pipelined *a = t->local.pipelined;
     double loss = 0.0;
 
-    for (uint64_t m = 0; m < s->step.micros; m++) loss += (double)s->losses[m] * (double)s->counts[m];
-    ddp_reducer_set_own(t->reduce.reducer, loss, s->step.samples, ddp_trainer_asked_to_stop(t));
+    for (uint64_t m = 0; m < s->step.micros; m++) loss += (double)s->losses[m] * s->factors[m];
+    ddp_reducer_set_own(t->reduce.reducer, loss, s->step.counted, ddp_trainer_asked_to_stop(t));
     *finite = true;
     for (uint32_t i = 0; i < a->slice_count; i++) {
         if (s->not_finite[i] >= a->slices[i].count) continue;

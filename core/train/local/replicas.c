@@ -85,12 +85,12 @@ static ddp_status see_params(ddp_trainer *t, ddp_err *err)
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not
  * of one size, each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be
- * added to others. */
+ * added to others. For a mean over labels that count the parts are sums. */
 static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
 {
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->devices.own);
     uint64_t elements = t->s->model.layout->extra_offset;
-    bool even = d->batch.count % d->group->count == 0;
+    bool even = t->s->train.mean.by_token || d->batch.count % d->group->count == 0;
     double weight = (double)part.count * d->group->count / (double)d->batch.count;
 
     if (part.count == 0) {
@@ -99,7 +99,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->mem.grads, elements, 1.0 / weight, err));
     DDP_TRY(local_batch_train(t, 0, &part, d->micro > 0, d->last, loss_sum, err));
-    if (d->micro == 0) DDP_TRY(measure_noise_first(t, part.count, err)); /* of replica 0 */
+    if (d->micro == 0) DDP_TRY(measure_noise_first(t, &part, err)); /* of replica 0 */
     return even ? DDP_OK : ddp_scale_floats(t, t->mem.grads, elements, weight, err);
 }
 

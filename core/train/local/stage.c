@@ -1,5 +1,6 @@
 /* train/local/stage.c -- see stage.h: programs, memory, and a stage's side of a step. */
 #include "train/local/stage.h"
+#include "session/metrics.h"
 #include "train/local/batch.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -231,7 +232,7 @@ static ddp_status read_loss(ddp_stage *g, const ddp_stages *cut, const ddp_stage
     if (program->loss < 0) return DDP_OK;
     DDP_TRY(ddp_device_copy(&g->s->device, &loss, at + p->planned->plan.value_offset[program->loss], sizeof(loss),
                             DDP_COPY_TO_HOST, err));
-    g->loss_sum += (double)loss * (double)program->batch;
+    g->loss_sum += (double)loss * ddp_loss_factor(&g->s->train.mean, program->batch);
     return DDP_OK;
 }
 

@@ -37,7 +37,7 @@ ddp_status ddp_sums_open(const ddp_session *s, ddp_sums *out, ddp_err *err)
 
 void ddp_sums_clear(ddp_sums *sums)
 {
-    sums->loss = sums->samples = 0.0;
+    sums->loss = sums->samples = sums->counted = 0.0;
     memset(sums->metrics, 0, sums->count * sizeof(*sums->metrics));
 }
 
@@ -45,6 +45,7 @@ void ddp_sums_add(ddp_sums *to, const ddp_sums *from)
 {
     to->loss += from->loss;
     to->samples += from->samples;
+    to->counted += from->counted;
     for (uint64_t i = 0; i < to->count; i++) to->metrics[i] += from->metrics[i];
 }
 

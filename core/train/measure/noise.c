@@ -1,5 +1,6 @@
 /* train/measure/noise.c -- see noise.h. */
 #include "train/measure/noise.h"
+#include "session/metrics.h"
 #include "train/reduce/comm_stream.h"
 #include <math.h>
 #include <stdlib.h>
@@ -33,10 +34,10 @@ void measure_noise_close(ddp_trainer *t)
     t->noise = NULL;
 }
 
-ddp_status measure_noise_first(ddp_trainer *t, int64_t count, ddp_err *err)
+ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
-    double sum = 0.0;
+    double sum = 0.0, scale = 1.0, counted;
 
     if (t->noise == NULL) return DDP_OK;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
@@ -46,7 +47,11 @@ ddp_status measure_noise_first(ddp_trainer *t, int64_t count, ddp_err *err)
                                 ddp_bucket_elements(l, b), &part, err));
         sum += part.value;
     }
-    t->noise->own = (sample){.squares = sum, .count = (double)count};
+    if (t->s->train.mean.by_token) { /* the gradient is a sum over the labels, divided by a constant */
+        counted = ddp_loss_counted(&t->s->train.mean, batch);
+        scale = counted > 0.0 ? t->s->train.mean.divisor / counted : 0.0;
+    }
+    t->noise->own = (sample){.squares = sum * scale * scale, .count = scale > 0.0 ? (double)batch->count : 0.0};
     return DDP_OK;
 }
 

@@ -9,8 +9,8 @@
 ddp_status measure_noise_open(ddp_trainer *t,
                               ddp_err *err); /* t->noise, where it is asked for; the buckets are there */
 void measure_noise_close(ddp_trainer *t);
-/* The arena has the gradient of `count` samples, the first micro-batch of this step, and nothing of another rank. */
-ddp_status measure_noise_first(ddp_trainer *t, int64_t count, ddp_err *err);
+/* The arena has the gradient of this batch, the first micro-batch of this step, and nothing of another rank. */
+ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *err);
 /* Collective, after an update of `samples` in all: t->result.grad_norm is that of their gradient. */
 ddp_status measure_noise_step(ddp_trainer *t, double samples, ddp_err *err);
 /* Of the newest steps; 0: it is not measured, NaN: not known yet, or the noise hides the gradient. */

@@ -87,7 +87,7 @@ static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_er
     bool last = b + 1 == t->s->model.layout->bucket_count;
 
     if (last) { /* it brings the result of all: a run that ends leaves it unapplied */
-        ddp_reducer_result(t->reduce.reducer, &step->reduced);
+        ddp_trainer_reduced(t, step);
         if (!step->reduced.finite) DDP_TRY(ddp_not_finite(t, NULL, err));
     }
     DDP_TRY(reducer_take(t->reduce.reducer, b, err));

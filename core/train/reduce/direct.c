@@ -11,7 +11,7 @@ static ddp_status exchange(ddp_trainer *t, bool finite, ddp_step *step, ddp_err 
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_exchange(t->reduce.reducer, finite, err));
     step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
     ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", -1, 0, traced);
-    ddp_reducer_result(t->reduce.reducer, &step->reduced);
+    ddp_trainer_reduced(t, step);
     return step->reduced.finite ? DDP_OK : t->way.not_finite(t, err);
 }
 

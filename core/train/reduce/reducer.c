@@ -33,19 +33,19 @@ struct ddp_reducer {
     bool scans_early;        /* on the trainer's thread: the wire is what the queue thread is for */
     ddp_trace *trace;        /* may be NULL */
     const ddp_layout *layout;
-    float *grads, *scalars; /* scalars: loss sum, samples, "not finite", each averaged over the ranks */
+    float *grads, *scalars; /* scalars: loss sum, what counts, "not finite", each averaged over the ranks */
     float *own_scalars;     /* where that is not in the arena */
     ddp_flat_result *found; /* with a stream, by bucket: what the device has found, page-locked */
     uint32_t looked;        /* buckets of this update that it was asked for */
     struct bucket *buckets;
     uint64_t scalars_ticket;
-    double own_loss, own_samples;
+    double own_loss, own_counted;
     int own_stop;
     bool own_bad; /* an exchange reports gradients that are not finite */
 };
 
 /* One for each signal that asks a run to end, or to let ranks join: above 0 some rank was asked. */
-enum { SCALAR_LOSS, SCALAR_SAMPLES, SCALAR_BAD, SCALAR_STOP };
+enum { SCALAR_LOSS, SCALAR_COUNTED, SCALAR_BAD, SCALAR_STOP };
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, DDP_STOP_TO_GROW};
 _Static_assert(SCALAR_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the piggy-backed scalars");
 
@@ -81,7 +81,7 @@ static void write_scalars(ddp_reducer *r)
     take_found(r);
     r->scalars[SCALAR_LOSS] = bad ? 0.0f : (float)r->own_loss;
     bad |= r->own_bad;
-    r->scalars[SCALAR_SAMPLES] = (float)r->own_samples;
+    r->scalars[SCALAR_COUNTED] = (float)r->own_counted;
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->buckets[b].bad != UINT64_MAX;
     r->scalars[SCALAR_BAD] = bad ? 1.0f : 0.0f;
     for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->scalars[SCALAR_STOP + i] = r->own_stop == stop_signals[i];
@@ -324,12 +324,12 @@ ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, uint32_t shard, 
     return DDP_OK;
 }
 
-void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop)
+void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double counted, int stop)
 {
     r->own_stop = stop;
     r->own_bad = false;
     r->own_loss = loss_sum;
-    r->own_samples = samples;
+    r->own_counted = counted;
 }
 
 ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
@@ -355,11 +355,12 @@ ddp_status reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
 {
-    out->finite = r->scalars[SCALAR_BAD] == 0.0f;
+    out->counted = (double)r->scalars[SCALAR_COUNTED];
+    out->finite = r->scalars[SCALAR_BAD] == 0.0f && out->counted > 0.0;
     out->stop = 0;
     for (size_t i = DDP_COUNT(stop_signals); i-- > 0;)
         if (r->scalars[SCALAR_STOP + i] > 0.0f) out->stop = stop_signals[i];
-    out->loss = (double)r->scalars[SCALAR_LOSS] / (double)r->scalars[SCALAR_SAMPLES];
+    out->loss = (double)r->scalars[SCALAR_LOSS] / out->counted;
 }
 
 void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
@@ -367,6 +368,10 @@ void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
     const ddp_layout *l = r->layout;
 
     buf[0] = '\0';
+    if (r->scalars[SCALAR_COUNTED] == 0.0f) { /* on all ranks */
+        (void)snprintf(buf, capacity, "loss (no label of the step counts)");
+        return;
+    }
     if (!isfinite((float)r->own_loss)) {
         (void)snprintf(buf, capacity, "loss (%g)", r->own_loss);
         return;

@@ -1,10 +1,10 @@
 /* train/reduce/reducer.h -- DistributedDataParallel's gradient averaging: one collective a bucket, in index order on
  * all ranks: an all_reduce; a reduce_scatter, where each rank updates a shard; or what a hook does.
  *
- * The scalars that every step needs from all ranks (loss, sample count, "not finite") are piggy-backed on the last
- * bucket's all_reduce, so that they cost no message of their own; without one they follow it. The check for finite
- * gradients runs on the queue thread, just before a bucket is reduced; between hosts and before a hook on the
- * trainer's, as the bucket is launched; where the gradients are in a device's own memory, by the device. */
+ * The scalars that every step needs from all ranks (loss, how many samples or labels count, "not finite") are
+ * piggy-backed on the last bucket's all_reduce, so that they cost no message of their own; without one they follow it.
+ * The check for finite gradients runs on the queue thread, just before a bucket is reduced; between hosts and before a
+ * hook on the trainer's, as the bucket is launched; where the gradients are in a device's own memory, by the device. */
 #pragma once
 
 #include "session/session.h"
@@ -29,9 +29,10 @@ typedef struct ddp_reducer_params {
 ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's
- * own loss (sum over its samples of this step), sample count, and the signal it was asked to end by (0: none). */
+ * own loss (sum over its samples of this step), what that is divided by for the mean, and the signal it was asked to
+ * end by (0: none). */
 ddp_status reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
-void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
+void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double counted, int stop);
 /* Until it is through the wire; then a hook's part after it, which leaves the mean. */
 ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
 ddp_status reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
@@ -50,9 +51,10 @@ ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, uint32_t shard, 
 void ddp_reducer_forget(ddp_reducer *r);
 
 typedef struct ddp_reduced {
-    double loss; /* mean over the global batch */
-    bool finite; /* on all ranks: loss and gradients */
-    int stop;    /* the signal that a rank was asked to end by, the same on all ranks; 0: none */
+    double loss;    /* mean over the global batch */
+    double counted; /* what that was divided by, the mean over the ranks */
+    bool finite;    /* on all ranks: loss and gradients; and anything counts */
+    int stop;       /* the signal that a rank was asked to end by, the same on all ranks; 0: none */
 } ddp_reduced;
 /* After the last bucket's wait, or an exchange. */
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);

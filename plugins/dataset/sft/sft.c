@@ -232,6 +232,7 @@ static void describe_fields(ddp_dataset *d)
     const sft_config *c = d->config;
 
     data_describe_tokens(&d->base, c->length, tokenizer_vocabulary(d->tokenizer));
+    d->base.fields[TARGET].min = DDP_NO_LABEL; /* of which there are any number in a sample */
     d->base.field_count = c->packing == PACKING_NO || c->format == FORMAT_TEXT ? 2 : c->packing == PACKING_YES ? 3 : 4;
     for (uint32_t i = POSITION; i < d->base.field_count; i++) {
         d->base.fields[i] = d->base.fields[INPUT];

@@ -196,8 +196,8 @@ void low_layer_norm(low_lowering *w, low_kernel *k, uint32_t node);
 bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family);
 void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node);
 
-enum { LOW_LOSS_X, LOW_LOSS_TARGET }; /* in */
-enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
+enum { LOW_LOSS_X, LOW_LOSS_TARGET, LOW_LOSS_OTHER, LOW_LOSS_LAMBDA }; /* in; the last two of mixed labels */
+enum { LOW_LOSS, LOW_LOSS_GRAD };                                      /* out */
 /* kind is the loss's op; takes the other one of a loss and its gradient. */
 void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
 

@@ -56,6 +56,31 @@ class Cuda(Case):
             self.check("on double of a GPU" in gpu.err, gpu)
             self.alike(gpu, cpu, within=1e-4)
 
+    def test_the_mean_over_labels_that_count(self):
+        """[train] loss_mean and class weights, where the device itself updates before the host has the loss, and between ranks."""
+        def write(path, shape, rows):
+            head = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}"
+            head += " " * (-(len(head) + 11) % 64) + "\n"
+            path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(rows)}q", *rows))
+
+        x = [(7 * i + i // 6) % 11 for i in range(24 * 6)]
+        write(self.dir / "x.npy", (24, 6), x)
+        write(self.dir / "y.npy", (24, 6), [-100 if i % 6 < i // 6 % 6 else (v * 3 + 1) % 11 for i, v in enumerate(x)])
+        (self.dir / "n.net").write_text("[input] field = input\n[embedding] count = 11, features = 6\n[linear] out = 11\n"
+                                        "[loss] type = cross_entropy, field = target, weight = 1, 2, 1, 0.5, 1, 1, 3, 1, 1, 1, 0.25\n")
+        layers = {"data": {"plugin": "npy"}, "data.synthetic": None, "data.npy": {"input": self.dir / "x.npy", "label": self.dir / "y.npy"},
+                  "model": {"plugin": "layers"}, "model.mlp": None, "model.layers": {"net": self.dir / "n.net"},
+                  "train": {"batch_size": 4, "accumulate": 3, "max_steps": 8, "epochs": 8}}
+        for name, extra, ranks in (("one", {}, 1), ("clip", {"optimizer": {"clip_norm": 0.5}}, 1), ("two", {"train": {"accumulate": 2}, "group": {"backend": "gloo-tcp"}}, 2)):
+            a, b = (run(layers, extra, nproc=ranks, name=f"{name}-{which}") for which, run in (("gpu", self.cuda), ("cpu", self.train)))
+            self.alike(a, b, within=2e-5)
+        half = self.cuda(layers, {"train": {"precision": "bf16"}}, nproc=1, name="half")
+        self.alike(half, self.train(layers, nproc=1, name="whole"), within=2e-2)
+
+    def test_mixed_samples(self):
+        mixed = {"data": {"mixup": 0.4, "cutmix": 1}}
+        self.alike(self.cuda(LENET, mixed, nproc=1, name="gpu"), self.train(SHORT, LENET, mixed, nproc=1, name="cpu"), within=1e-4)
+
     def test_bf16_trains_nearly_that(self):
         for name, extra in (("mlp", {}), ("gpt", GPT)):
             half = self.cuda(extra, {"train": {"precision": "bf16"}}, nproc=1, name=f"{name}-half")

@@ -39,6 +39,19 @@ class Sft(Case):
         layer["eval.sft"] = {**layer["eval.sft"], "validation": 0.3}
         self.fails(self.run("-c", self.ini("parts.ini", layer)), 2, "is divided by validation = 0.2", "0.3")
 
+    def test_the_loss_is_that_of_all_answers(self):
+        """Answers of 1 to 40 letters: a step is the mean over all their tokens, however they are divided."""
+        rows = [{"instruction": f"{n} say {n % 4}", "output": "abcd"[n % 4] * (1 + n * n % 40)} for n in range(64)]
+        self.check("the mean over all labels of a step that count" in self.run("-c", self.ini("c.ini", self.gpt(rows)), "--check").out)
+        runs = {}
+        for accumulate, ranks in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)):
+            layer = harness.merged(self.gpt(rows), {"train": {"batch_size": None, "global_batch": 16, "accumulate": accumulate, "epochs": 2}})
+            r = self.train(layer, nproc=ranks, name=f"{accumulate}-{ranks}.ini")
+            runs[accumulate, ranks] = [m["loss"] for m in self.metrics(r.dir, "step")]
+        first = runs[1, 1]
+        for split, losses in runs.items():
+            self.check(all(abs(a - b) <= 1e-6 * a for a, b in zip(first, losses, strict=True)), (split, first, losses))
+
     def test_bad_rows(self):
         layer = self.gpt([{"instruction": "a", "output": "b"}] * 20 + [{"instruction": "a", "output": None}])
         self.fails(self.run("-c", self.ini("bad.ini", layer), "--nproc", 2), 10, f"{self.dir}/rows.jsonl:21: no text under",

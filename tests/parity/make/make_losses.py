@@ -51,6 +51,17 @@ def cross_entropy(n, c, weighted, ignore, smoothing):
             tensors[f"{op}.{k}.weight"] = weight
 
 
+def mixed(n, c, smoothing):
+    """The targets of mixup: two classes, which may be the same, with shares that add up to 1."""
+    logits, label, other, share = leaf(n, c, scale=3.0), torch.randint(c, (n,)), torch.randint(c, (n,)), torch.rand(n)
+    share[0] = 1.0
+    target = F.one_hot(label, c).double() * share.double()[:, None] + F.one_hot(other, c).double() * (1 - share.double())[:, None]
+    loss = F.cross_entropy(logits.double(), target, label_smoothing=smoothing)
+    loss.backward()
+    for op, out in (("cross_entropy", loss.float()), ("cross_entropy_grad", logits.grad)):
+        case(op, [logits, label, other, share], out, attrs=(smoothing, -100, 1))
+
+
 def metrics(n, c):
     logits, label = torch.randn(n, c), torch.randint(c, (n,))
     order = logits.argsort(1, descending=True)
@@ -93,6 +104,9 @@ def main():
         metrics(n, c)
     leaky_relu(0.01, 3, 17)
     leaky_relu(0.1, 2, 3, 5, 4)
+    for n, c in ((5, 3), (17, 10), (4, 300)):
+        for smoothing in (0.0, 0.1):
+            mixed(n, c, smoothing)
     make_ops.write(OUT)
 
 

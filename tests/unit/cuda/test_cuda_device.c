@@ -94,6 +94,17 @@ static void pair_losses(fixture *f, int64_t n, int64_t c)
     }
 }
 
+static void mixed(fixture *f, int64_t n, int64_t c)
+{
+    for (int k = 0; k < 2; k++) {
+        const ddp_attrs e = {.cross_entropy = {.label_smoothing = k == 1 ? 0.1 : 0.0}};
+
+        OP(DDP_OP_CROSS_ENTROPY, &e, 4, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), LABELS(n), VEC(INPUT, n), VEC(ACT, 1));
+        OP(DDP_OP_CROSS_ENTROPY_GRAD, &e, 4, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), LABELS(n), VEC(INPUT, n),
+           MAT(ACT, n, c));
+    }
+}
+
 /* What the metrics add up; label 3 counts for nothing, in the loss either. */
 static void counts(fixture *f, int64_t n, int64_t c)
 {
@@ -107,6 +118,22 @@ static void counts(fixture *f, int64_t n, int64_t c)
     OP(DDP_OP_BINARY_CONFUSION, NULL, 2, 1, 1e-9, MAT(INPUT, n, c), MAT(INPUT, n, c), MAT(ACT, 2, 2));
     if (c <= DDP_REGRESSION_MAX)
         OP(DDP_OP_REGRESSION, NULL, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), SEQ(ACT, 2, c, 5));
+}
+
+/* Class weights, with label smoothing and without; a divisor instead of what counts. */
+static void weighted(fixture *f, int64_t n, int64_t c)
+{
+    float weight[2048];
+    ddp_attrs e = {.cross_entropy = {.weights = (uint32_t)c, .weight = weight, .ignore_index = 1, .ignores = n > 8}};
+
+    for (int64_t i = 0; i < c && i < 2048; i++) weight[i] = 0.25f + (float)(i % 5);
+    for (int k = 0; k < 8 && c <= 2048; k++) {
+        e.cross_entropy.label_smoothing = k % 2 == 1 ? 0.2 : 0.0;
+        e.cross_entropy.divisor = k / 2 % 2 == 1 ? 2.5 * (double)n : 0.0;
+        e.cross_entropy.weights = k < 4 ? (uint32_t)c : 0;
+        OP(DDP_OP_CROSS_ENTROPY, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
+        OP(DDP_OP_CROSS_ENTROPY_GRAD, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), MAT(ACT, n, c));
+    }
 }
 
 static void test_losses(void **state)
@@ -124,6 +151,8 @@ static void test_losses(void **state)
         OP(DDP_OP_ACCURACY, NULL, 2, 1, 1e-9, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
         pair_losses(f, n, c);
         counts(f, n, c);
+        weighted(f, n, c);
+        mixed(f, n, c);
         OP(DDP_OP_CROSS_ENTROPY, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
     }
 }
@@ -422,10 +451,7 @@ static void test_unsupported(void **state)
     const operand o[] = {MAT(INPUT, 4, 4), MAT(ACT, 4, 4)}, to_grad[] = {MAT(INPUT, 4, 4), MAT(GRAD, 4, 4)};
     const operand norm[] = {IMG(INPUT, 1, 3, 1, 1), VEC(PARAM, 3),        VEC(PARAM, 3), VEC(BUFFER, 3),
                             VEC(BUFFER, 3),         IMG(ACT, 1, 3, 1, 1), VEC(ACT, 3),   VEC(ACT, 3)};
-    const operand loss[] = {MAT(INPUT, 4, 2), LABELS(4), VEC(ACT, 1)};
-    const float weight[] = {1.0f, 2.0f};
     const ddp_attrs a = {.batch_norm = {1e-2, 0.1, 1, 0}};
-    const ddp_attrs weighted = {.cross_entropy = {.weights = 2, .weight = weight}};
     single s;
 
     single_make(&s, DDP_OP_END_ + 5, NULL, 1, 1, o);
@@ -439,8 +465,6 @@ static void test_unsupported(void **state)
     refused(*state, &s, "(relu)");
     single_make(&s, DDP_OP_BATCH_NORM, &a, 5, 3, norm);
     refused(*state, &s, "one value per channel");
-    single_make(&s, DDP_OP_CROSS_ENTROPY, &weighted, 2, 1, loss);
-    refused(*state, &s, "no class weights on this device");
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------- */

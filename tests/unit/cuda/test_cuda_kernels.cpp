@@ -593,43 +593,87 @@ struct entropy_case {
     bool ignores, in_place, add;
     size_t skip;
     int64_t padding; /* columns behind the classes */
+    bool weighted = false;
+    double divisor = 0.0;
+    bool mixed = false;
 };
 
 /* The gradient of one row; returns its loss. */
-static double entropy_row(const double *x, double *g, size_t cols, size_t label, double s, double by)
+static double entropy_row(const double *x, double *g, size_t cols, size_t label, double s, double by,
+                          const std::vector<float> &weight)
 {
-    double max = -INFINITY, sum = 0.0, all = 0.0;
+    double max = -INFINITY, sum = 0.0, all = 0.0, weights = 0.0, one = (1.0 - s) * static_cast<double>(weight[label]);
+    double each = s / static_cast<double>(cols);
 
     for (size_t k = 0; k < cols; k++) max = fmax(max, x[k]);
-    for (size_t k = 0; k < cols; k++) sum += exp(x[k] - max), all += x[k];
+    for (size_t k = 0; k < cols; k++) {
+        sum += exp(x[k] - max);
+        weights += static_cast<double>(weight[k]);
+        all += each > 0.0 ? each * static_cast<double>(weight[k]) * x[k] : 0.0;
+    }
     for (size_t k = 0; k < cols; k++)
-        g[k] = (exp(x[k] - max) / sum - s / static_cast<double>(cols) - (k == label ? 1.0 - s : 0.0)) * by;
-    return log(sum) + max - (1.0 - s) * x[label] - (s > 0.0 ? s * all / static_cast<double>(cols) : 0.0);
+        g[k] = (exp(x[k] - max) / sum * (one + each * weights) - each * static_cast<double>(weight[k]) -
+                (k == label ? one : 0.0)) *
+               by;
+    return (log(sum) + max) * (one + each * weights) - one * x[label] - all;
 }
 
 static void check_entropy(const entropy_case &c)
 {
     const int64_t classes = c.cols - c.padding;
-    const cu_entropy e = {c.smoothing, -100, c.ignores, c.padding > 0 ? classes : 0};
+    std::vector<float> weight(static_cast<size_t>(classes), 1.0f);
+    double weights = 0.0;
+
+    for (size_t k = 0; c.weighted && k < weight.size(); k++) weight[k] = 0.25f + static_cast<float>(k % 5);
+    for (float w : weight) weights += static_cast<double>(w);
+    words<float> device_weight(weight);
+    std::vector<int64_t> other(static_cast<size_t>(c.rows));
+    std::vector<float> lambda(static_cast<size_t>(c.rows));
+    for (size_t r = 0; r < other.size(); r++) {
+        other[r] = static_cast<int64_t>(random_bits()) % classes;
+        lambda[r] = static_cast<float>(r % 5) / 4.0f;
+    }
+    words<int64_t> device_other(other);
+    words<float> device_lambda(lambda);
+    const cu_entropy e = {c.smoothing,
+                          -100,
+                          c.ignores,
+                          c.padding > 0 ? classes : 0,
+                          c.weighted ? device_weight.at : NULL,
+                          c.weighted ? weights : 0.0,
+                          c.divisor,
+                          c.mixed ? device_other.at : NULL,
+                          c.mixed ? device_lambda.at : NULL};
     size_t cols = static_cast<size_t>(c.cols), size = static_cast<size_t>(c.rows) * cols;
     numbers x = some(c.rows * c.cols, c.xt, 9.0), g(size), loss(1), old = some(c.rows * c.cols, c.gt);
     std::vector<int64_t> label;
-    int64_t counted = 0;
+    double counted = 0.0;
 
     for (int64_t r = 0; r < c.rows; r++)
         label.push_back(c.ignores && r % 3 == 1 ? -100 : static_cast<int64_t>(random_bits()) % classes);
     for (size_t k = 0; k < x.size(); k++) /* larger than any class: they would be all of the sum */
         if (k % cols >= static_cast<size_t>(classes)) x[k] = 80.0;
-    for (int64_t l : label) counted += l >= 0;
     if (cols > 20 && c.smoothing == 0.0) { /* as a mask leaves it */
         for (size_t k = 0; k < 20; k++) x[k] = -INFINITY;
         label[0] = 20;
     }
-    for (size_t r = 0; r < label.size(); r++)
-        if (label[r] >= 0)
-            loss[0] += entropy_row(&x[r * cols], &g[r * cols], static_cast<size_t>(classes),
-                                   static_cast<size_t>(label[r]), c.smoothing, 1.0 / static_cast<double>(counted));
-    loss[0] /= static_cast<double>(counted);
+    for (int64_t l : label) counted += l >= 0 ? static_cast<double>(weight[static_cast<size_t>(l)]) : 0.0;
+    if (c.divisor > 0.0) counted = c.divisor;
+    for (size_t r = 0; r < label.size(); r++) {
+        size_t own = static_cast<size_t>(label[r]), at = r * cols, width = static_cast<size_t>(classes);
+        numbers two(cols);
+
+        if (label[r] < 0) continue;
+        loss[0] += (c.mixed ? static_cast<double>(lambda[r]) : 1.0) *
+                   entropy_row(&x[at], &g[at], width, own, c.smoothing, 1.0 / counted, weight);
+        if (!c.mixed) continue;
+        loss[0] +=
+            (1.0 - static_cast<double>(lambda[r])) *
+            entropy_row(&x[at], &two[0], width, static_cast<size_t>(other[r]), c.smoothing, 1.0 / counted, weight);
+        for (size_t k = 0; k < width; k++)
+            g[at + k] = static_cast<double>(lambda[r]) * g[at + k] + (1.0 - static_cast<double>(lambda[r])) * two[k];
+    }
+    loss[0] /= counted;
     array ax(x, c.xt, c.skip), ag(old, c.gt, c.skip), al(1, CU_F32), &to = c.in_place ? ax : ag;
     words<int64_t> labels(label);
     words<char> scratch(cu_cross_entropy_scratch(c.rows, c.cols));
@@ -652,6 +696,14 @@ static void test_cross_entropy(void **)
         for (uint32_t k = 0; k < 4; k++)
             check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k == 2 ? 0.1 : 0.0, k % 2 == 1,
                            k == 3 || k == 0, k == 1, k == 1 ? 3u : 0u, 1 + 6 * (cols % 3)});
+    for (int64_t cols : {10, 301, 4100}) /* class weights, and a divisor instead of what counts */
+        for (uint32_t k = 0; k < 8; k++)
+            check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 0.0, k % 4 == 1, k == 3,
+                           k == 5, k == 7 ? 3u : 0u, k == 6 ? 4 : 0, k != 4, k > 3 ? 37.5 : 0.0});
+    for (int64_t cols : {10, 301, 4100}) /* mixed labels */
+        for (uint32_t k = 0; k < 8; k++)
+            check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 1e-9, false, k == 3,
+                           k == 5, k == 7 ? 3u : 0u, k == 6 ? 4 : 0, false, k == 4 ? 37.5 : 0.0, true});
     check_entropy({1024, 10, CU_F32, CU_F32, 0.0, true, true, false, 3, 0}); /* one block's most, and one more */
     check_entropy({1025, 10, CU_F32, CU_F32, 0.0, true, true, false, 3, 0});
     check_entropy({2, 60000, CU_BF16, CU_BF16, 0.0, false, true, false, 0, 0}); /* too long for shared memory */
@@ -664,7 +716,7 @@ static void test_cross_entropy(void **)
 
 static void test_cross_entropy_faults(void **)
 {
-    const cu_entropy e = {0.0, -100, 1, 0};
+    const cu_entropy e = {0.0, -100, 1, 0, NULL, 0.0, 0.0, NULL, NULL};
     const int64_t cols = 10;
     cu_fault *fault = new_fault();
     array x(some(4 * cols, CU_F32), CU_F32), g(static_cast<size_t>(4 * cols), CU_F32), loss(1, CU_F32);

@@ -458,12 +458,65 @@ static void test_loader(void **state)
     ddp_transform_close(t);
 }
 
+/* Mixed batches: the same whoever makes them; two more fields; the parts of a batch by themselves. */
+static void test_mixed(void **state)
+{
+    setting s;
+    ddp_transform *t;
+    size_t row, bytes;
+    float *expected, *got, *spare, lambda[BATCH];
+    int64_t label[BATCH], other[BATCH];
+    ddp_err err;
+
+    (void)state;
+    set_up_crop(&s, 0.5);
+    s.config.mixup = 0.4;
+    s.config.cutmix = 1.0;
+    t = open_ok(&s);
+    assert_int_equal(ddp_transform_field_count(t), 4);
+    assert_string_equal(ddp_transform_fields(t)[2].name, DDP_FIELD_MIX_LABEL);
+    assert_string_equal(ddp_transform_fields(t)[3].name, DDP_FIELD_MIX_LAMBDA);
+    assert_int_equal(ddp_transform_fields(t)[2].max, 9);
+    row = elements(ddp_transform_fields(t));
+    bytes = row * LENGTH * EPOCHS * sizeof(float);
+    expected = ddp_alloc(bytes, &err);
+    got = ddp_alloc(bytes, &err);
+    spare = ddp_alloc(data_transform_image(t), &err);
+    assert_true(expected != NULL && got != NULL && spare != NULL);
+    run_plainly(t, &s, expected);
+    for (uint64_t epoch = 0; epoch < EPOCHS; epoch++)
+        for (uint64_t b = 0; b < BATCHES; b++) {
+            int64_t count = (int64_t)DDP_MIN_OF((uint64_t)BATCH, LENGTH - b * BATCH);
+            uint64_t indices[LENGTH];
+            void *buffers[] = {expected + (epoch * LENGTH + b * BATCH) * row, label, other, lambda};
+
+            assert_int_equal(sampler_indices(NULL, epoch, indices, &err), DDP_OK);
+            for (int64_t i = 0; i < count; i++) label[i] = i;
+            data_transform_mix(t, indices[b * BATCH], epoch, count, buffers, spare);
+            for (int64_t i = 0; i < count; i++) {
+                assert_int_equal(other[i], (i + count - 1) % count);
+                assert_true(lambda[i] == lambda[0] && lambda[i] >= 0.0f && lambda[i] <= 1.0f);
+            }
+        }
+    for (int64_t workers = 0; workers < 3; workers++) {
+        memset(got, 0, bytes);
+        run_loader(t, &s, workers, 0, got);
+        assert_memory_equal(got, expected, bytes);
+    }
+    free(spare);
+    free(expected);
+    free(got);
+    ddp_transform_close(t);
+    s.fields[1].name = "target";
+    expect_refusal(&s, "one class each");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_when),   cmocka_unit_test(test_sizes), cmocka_unit_test(test_crop),
         cmocka_unit_test(test_flip),   cmocka_unit_test(test_seeds), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_loader),
+        cmocka_unit_test(test_loader), cmocka_unit_test(test_mixed),
     };
 
     return cmocka_run_group_tests_name("transforms", tests, NULL, NULL);

@@ -216,7 +216,16 @@ static void loss_ops(fixture *f, int64_t n, int64_t c)
             s.node.attrs.cross_entropy.ignores = n > 8;
             s.node.attrs.cross_entropy.ignore_index = 1;
             single_run(f, &s, c, 2, 2e-6);
+            s.node.attrs.cross_entropy.divisor = 2.5 * (double)n; /* instead of what counts */
+            single_run(f, &s, c, 2, 2e-6);
         }
+    }
+    for (int grad = 0; grad < 2 && n <= 64; grad++) { /* mixed labels */
+        const shape mixed[] = {IN(n, c), LABEL(n), LABEL(n), IN(n, 0), grad ? (shape)ACT(n, c) : (shape)ACT(1, 0)};
+
+        single_make(&s, grad ? DDP_OP_CROSS_ENTROPY_GRAD : DDP_OP_CROSS_ENTROPY, 5, mixed);
+        s.node.attrs.cross_entropy.label_smoothing = n % 2 == 0 ? 0.1 : 0.0;
+        single_run(f, &s, c, 1, 2e-6);
     }
     single_make(&s, DDP_OP_TOP_K, 3, hits);
     s.node.attrs.metric.k = 3;

@@ -252,12 +252,54 @@ static void program_of_outputs(void **state)
     ddp_graph_free(g);
 }
 
+/* ---- what the loss is a mean over -------------------------------------------------------------------------------- */
+static void loss_labels(void **state)
+{
+    static const float weight[10] = {1.0f, 0.5f, 2.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 4.0f};
+    static const int64_t label[] = {0, 1, -100, 2, 9, -100, 11};
+    const ddp_cross_entropy_spec spec = {.ignore_index = -100, .weight = weight, .weights = 10};
+    ddp_graph *g = open_graph();
+    ddp_loss_labels l;
+    ddp_program *p;
+    ddp_layout *layout;
+    ddp_err err = {0};
+    uint32_t set = 0;
+
+    (void)state;
+    ddp_loss(g, ddp_cross_entropy_with(g, logits_of(g, 10), ddp_input(g, "label"), &spec));
+    ok(ddp_graph_finish(g, &err));
+    ddp_graph_loss_labels(g, &l);
+    assert_int_equal(l.field, 1);
+    assert_int_equal(l.labels, 1);
+    assert_true(l.ignores && l.ignore_index == -100 && l.classes == 10);
+    assert_true(ddp_loss_labels_counted(&l, label, 7) == 1.0 + 0.5 + 2.0 + 4.0);
+    l.weight = NULL;
+    assert_true(ddp_loss_labels_counted(&l, label, 6) == 4.0);
+    ok(ddp_layout_create(g, 1 << 20, 1 << 20, 1, &layout, &err));
+    ok(ddp_program_create(g, layout, 4, true, &p, &err));
+    ddp_program_loss_over(p, 32.0);
+    for (uint32_t i = 0; i < p->node_count; i++)
+        set += p->nodes[i].op == DDP_OP_CROSS_ENTROPY_GRAD && p->nodes[i].attrs.cross_entropy.divisor == 32.0;
+    assert_int_equal(set, 1);
+    ddp_program_free(p);
+    ddp_layout_free(layout);
+    ddp_graph_free(g);
+    g = open_graph(); /* a sum of two losses is a mean over no labels of one field */
+    ddp_loss(g, ddp_add(g, ddp_cross_entropy(g, logits_of(g, 10), ddp_input(g, "label")),
+                        ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, ddp_input(g, "image")), 10, 1, "other"),
+                                          ddp_input(g, "label"))));
+    ok(ddp_graph_finish(g, &err));
+    ddp_graph_loss_labels(g, &l);
+    assert_int_equal(l.field, -1);
+    ddp_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finish_needs_a_loss),  cmocka_unit_test(finish_names_the_parameter_without_gradient),
         cmocka_unit_test(finish_checks_labels), cmocka_unit_test(program_of_an_mlp),
-        cmocka_unit_test(program_of_outputs),
+        cmocka_unit_test(loss_labels),          cmocka_unit_test(program_of_outputs),
     };
 
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);

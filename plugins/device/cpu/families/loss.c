@@ -2,7 +2,7 @@
  * logits, over them when nobody reads them later. */
 #include "cpu.h"
 
-enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };
+enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET, OTHER = LOW_LOSS_OTHER, LAMBDA = LOW_LOSS_LAMBDA };
 enum { LOSS = LOW_LOSS, GRAD = LOW_LOSS_GRAD };
 
 static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -46,6 +46,13 @@ ddp_status cpu_bad_label(int64_t label, int64_t row, int64_t classes, ddp_err *e
         (long long)label, (long long)row, (long long)classes, (long long)(classes - 1));
 }
 
+static ddp_status check_other(const cpu_call *c, const int64_t *other, int64_t classes, ddp_err *err)
+{
+    for (int64_t r = 0; other != NULL && r < c->k->rows; r++)
+        if (other[r] < 0 || other[r] >= classes) return cpu_bad_label(other[r], r, classes, err);
+    return DDP_OK;
+}
+
 /* The sum of the rows' losses, and what it is to be divided by. */
 static ddp_status run_entropy(const cpu_call *c, double *sum, double *counted, ddp_err *err)
 {
@@ -56,7 +63,12 @@ static ddp_status run_entropy(const cpu_call *c, double *sum, double *counted, d
         .classes = classes_of(k, attrs), .ignored = -1, .smoothing = (float)attrs->cross_entropy.label_smoothing};
     ddp_status status = count_labels(c, label, counted, err);
 
+    e.other = k->in[OTHER] >= 0 ? cpu_in(c, OTHER) : NULL;
+    e.lambda = k->in[OTHER] >= 0 ? cpu_in(c, LAMBDA) : NULL;
+
+    if (status == DDP_OK) status = check_other(c, e.other, e.classes, err);
     if (status != DDP_OK) return status;
+    if (attrs->cross_entropy.divisor > 0.0) *counted = attrs->cross_entropy.divisor;
     if (attrs->cross_entropy.ignores) e.ignored = attrs->cross_entropy.ignore_index;
     e.scale = (float)(1.0 / *counted);
     if (attrs->cross_entropy.weights > 0) e.weight = attrs->cross_entropy.weight;

@@ -34,8 +34,10 @@ typedef struct cpu_entropy {
     int64_t classes;
     int64_t ignored; /* a label whose row counts for nothing; one that is no class does so too */
     float scale, smoothing;
-    const float *weight; /* by class; NULL: all are 1 */
-    double weight_sum;   /* of all classes */
+    const float *weight;  /* by class; NULL: all are 1 */
+    double weight_sum;    /* of all classes */
+    const int64_t *other; /* of mixed labels, by row: the target is lambda of the label and 1 - lambda of this one */
+    const float *lambda;  /* NULL: there are none */
 } cpu_entropy;
 
 /* Of dropout: an element is 0 where its word is below the threshold, else multiplied by the scale. */

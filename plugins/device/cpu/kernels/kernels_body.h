@@ -264,6 +264,7 @@ static double cross_entropy(float *grad, const float *logits, const int64_t *lab
             continue;
         }
         at_label = x[label[r]]; /* read before g, which may be x, is written */
+        if (e->lambda != NULL) at_label = e->lambda[r] * at_label + (1.0f - e->lambda[r]) * x[e->other[r]];
         max = row_max(x, classes);
         mean = s != 0.0f && e->weight == NULL ? row_sum(x, classes) / (double)classes : 0.0;
         if (s != 0.0f && e->weight != NULL) mean = weighted_sum(x, e->weight, classes, (double)max);
@@ -283,7 +284,8 @@ static double cross_entropy(float *grad, const float *logits, const int64_t *lab
         } else {
             MAP(classes, g[i] = g[i] * inverse - even)
         }
-        g[label[r]] -= (1.0f - s) * e->scale;
+        g[label[r]] -= (1.0f - s) * (e->lambda != NULL ? e->lambda[r] : 1.0f) * e->scale;
+        if (e->lambda != NULL) g[e->other[r]] -= (1.0f - s) * (1.0f - e->lambda[r]) * e->scale;
     }
     return loss;
 }

@@ -73,8 +73,8 @@ static bool find_nodes(const low_lowering *w, uint32_t node, head_nodes *h)
     while (node + h->count < w->p->node_count && !w->taken[node + h->count] &&
            belongs(h, low_node(w->p, node + h->count)))
         h->count++;
-    if (h->loss == NULL || h->loss->attrs.cross_entropy.weights > 0 || (h->loss_grad == NULL) != (h->dw == NULL) ||
-        (h->dw == NULL) != (h->dx == NULL))
+    if (h->loss == NULL || h->loss->in_count > 2 || h->loss->attrs.cross_entropy.weights > 0 ||
+        (h->loss_grad == NULL) != (h->dw == NULL) || (h->dw == NULL) != (h->dx == NULL))
         return false;
     readers = h->loss_grad != NULL ? 2 : 1;
     if (w->kept[n->out[0]] || w->readers[n->out[0]] != readers) return false;
@@ -137,7 +137,8 @@ ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err 
     t->entropy = (cu_entropy){.smoothing = h.loss->attrs.cross_entropy.label_smoothing,
                               .ignore_index = h.loss->attrs.cross_entropy.ignore_index,
                               .ignores = h.loss->attrs.cross_entropy.ignores,
-                              .classes = h.loss->attrs.cross_entropy.classes};
+                              .classes = h.loss->attrs.cross_entropy.classes,
+                              .divisor = h.loss->attrs.cross_entropy.divisor};
     k->plain = true;
     k->inner = weight->dims[t->transposed ? 0 : 1];
     k->cols = k->limit = weight->dims[t->transposed ? 1 : 0];
@@ -232,7 +233,7 @@ static ddp_status run_head(const cu_call *c, ddp_err *err)
     for (int64_t first = 0; status == DDP_OK && first < k->rows; first += t->piece)
         status = run_piece(c, first, first + t->piece <= k->rows ? t->piece : k->rows - first, err);
     if (status != DDP_OK) return status;
-    return cu_started(c, cu_entropy_end(c->stream, c->out[LOSS].at, k->rows, k->cols, c->scratch), err);
+    return cu_started(c, cu_entropy_end(c->stream, c->out[LOSS].at, k->rows, k->cols, &t->entropy, c->scratch), err);
 }
 
 const cu_family cu_family_head = {

@@ -123,7 +123,12 @@ typedef struct cu_entropy {
     double smoothing;
     int64_t ignore_index;
     uint32_t ignores;
-    int64_t classes; /* columns that count, the others have the gradient 0; 0: all */
+    int64_t classes;      /* columns that count, the others have the gradient 0; 0: all */
+    const float *weight;  /* by class, in the device's memory; NULL: all are 1 */
+    double weight_sum;    /* of all classes */
+    double divisor;       /* of the sums over the rows; 0: the weights of the rows that count */
+    const int64_t *other; /* (rows): the target is lambda of the label and 1 - lambda of this one; NULL: the label */
+    const float *lambda;  /* (rows) */
 } cu_entropy;
 size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
@@ -136,7 +141,7 @@ cudaError_t cu_entropy_begin(cudaStream_t s, const int64_t *label, int64_t rows,
                              void *scratch, cu_fault *fault, uint32_t kernel);
 cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label, cu_view grad, int64_t first,
                             int64_t count, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch);
-cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, void *scratch);
+cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch);
 /* The mean over n elements of a loss of p - t, of bce of the logits p; either result may be absent. beta: of
  * smooth_l1. */
 enum { CU_LOSS_MSE = 0, CU_LOSS_L1, CU_LOSS_SMOOTH_L1, CU_LOSS_BCE };
