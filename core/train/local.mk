@@ -1,5 +1,5 @@
-libddpcore_a_SOURCES += core/train/ema.h core/train/evaluate.h core/train/fault.h core/train/join.h core/train/rollback.h core/train/run.h \
-	core/train/schedule.h core/train/step.h core/train/train.h core/train/trainer.h core/train/watch.h core/train/ways.h core/train/ema.c core/train/evaluate.c \
+libddpcore_a_SOURCES += core/train/ema.h core/train/measure/evaluate.h core/train/fault.h core/train/join.h core/train/loop.h core/train/rollback.h core/train/run.h \
+	core/train/schedule.h core/train/step.h core/train/train.h core/train/trainer.h core/train/watch.h core/train/ways.h core/train/ema.c core/train/measure/evaluate.c \
 	core/train/fault.c core/train/join.c core/train/loop.c core/train/rollback.c core/train/run.c core/train/schedule.c core/train/step.c \
 	core/train/train.c core/train/trainer.c core/train/watch.c core/train/ways.c
 libddpcore_a_SOURCES += core/train/reduce/bucket_size.h core/train/reduce/buckets.h core/train/reduce/clip.h \

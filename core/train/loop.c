@@ -1,8 +1,8 @@
 /* train/loop.c -- the epochs of a run: steps, what is due between them, evaluations, and the way back to a
  * checkpoint. */
-#include "train/evaluate.h"
+#include "train/loop.h"
+#include "train/measure/evaluate.h"
 #include "train/rollback.h"
-#include "train/run.h"
 #include "train/state/save.h"
 #include "train/state/survivor.h"
 #include "train/step.h"

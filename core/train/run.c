@@ -1,6 +1,7 @@
 /* train/run.c -- what a rank does between a rendezvous and the end: communicator, arenas, parameters, summary. The
  * epochs are in loop.c. */
 #include "train/run.h"
+#include "train/loop.h"
 #include "session/affinity.h"
 #include "session/open.h"
 #include "session/place.h"
@@ -8,7 +9,7 @@
 #include "session/report.h"
 #include "session/variants.h"
 #include "train/ema.h"
-#include "train/evaluate.h"
+#include "train/measure/evaluate.h"
 #include "train/local/pipeline.h"
 #include "train/local/pipelined_step.h"
 #include "train/local/replicas.h"

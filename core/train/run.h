@@ -5,9 +5,6 @@
 /* Everything after the rendezvous: opens what training needs, trains, and writes the summary. */
 ddp_status trainer_run(ddp_trainer *t, ddp_err *err);
 
-/* loop.c: the epochs that are left, until the run ends or is to be left. */
-ddp_status train_loop(ddp_trainer *t, ddp_err *err);
-
 /* The summary, of a run that is done (exit code 0) or has failed. */
 ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err);
 

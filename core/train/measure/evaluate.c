@@ -1,6 +1,6 @@
-/* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its part, none is padded; the sums
- * are gathered over the control plane and added in rank order, so that all ranks have the same bits. */
-#include "train/evaluate.h"
+/* train/measure/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its part, none is padded; the
+ * sums are gathered over the control plane and added in rank order, so that all ranks have the same bits. */
+#include "train/measure/evaluate.h"
 #include "session/plugins.h"
 #include "train/ema.h"
 #include "train/local/replicas.h"

@@ -1,4 +1,4 @@
-/* train/evaluate.h -- a pass over the evaluation data, divided among the ranks without padding. */
+/* train/measure/evaluate.h -- a pass over the evaluation data, divided among the ranks without padding. */
 #pragma once
 
 #include "train/trainer.h"
