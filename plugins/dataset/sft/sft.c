@@ -149,6 +149,15 @@ static ddp_status add_path(ddp_dataset *d, const char *path, ddp_err *err)
     return d->paths[d->path_count++] != NULL ? DDP_OK : data_no_memory("sft", err);
 }
 
+/* The files of samples lie beside those that they are made of. */
+static bool is_own(const char *path)
+{
+    size_t length = strlen(path);
+
+    return (length > 4 && strcmp(path + length - 4, ".sft") == 0) ||
+           (length > 9 && strcmp(path + length - 9, ".sft.part") == 0);
+}
+
 static ddp_status add_matches(ddp_dataset *d, const char *pattern, ddp_err *err)
 {
     glob_t found;
@@ -160,7 +169,8 @@ static ddp_status add_matches(ddp_dataset *d, const char *pattern, ddp_err *err)
     if (code != 0)
         return ddp_fail(err, DDP_ERR_DATA, "dataset sft: %s \"%s\"; look at files",
                         code == GLOB_NOMATCH ? "no file matches" : "nothing can be searched for by", pattern);
-    for (size_t i = 0; i < found.gl_pathc && status == DDP_OK; i++) status = add_path(d, found.gl_pathv[i], err);
+    for (size_t i = 0; i < found.gl_pathc && status == DDP_OK; i++)
+        if (!is_own(found.gl_pathv[i])) status = add_path(d, found.gl_pathv[i], err);
     globfree(&found);
     return status;
 }

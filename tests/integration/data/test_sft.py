@@ -52,6 +52,20 @@ class Sft(Case):
         for split, losses in runs.items():
             self.check(all(abs(a - b) <= 1e-6 * a for a, b in zip(first, losses, strict=True)), (split, first, losses))
 
+    def test_packed_separately(self):
+        """A conversation has the same loss by itself and beside others that it does not see."""
+        losses = {}
+        for packing in ("no", "separate", "yes"):
+            layer = self.gpt(packing=packing, length=160)
+            layer["model"], layer["model.gpt2"] = {"plugin": "llama"}, None
+            layer["model.llama"] = {"vocabulary": 512, "width": 32, "intermediate": 64, "layers": 2, "heads": 2, "context": 160}
+            layer["eval"], layer["eval.sft"] = layer["data"], layer["data.sft"]
+            layer["train"] = {"epochs": 1, "max_steps": 1, "batch_size": 2}
+            layer["optimizer"] = {"algorithm": "sgd", "lr": 0, "momentum": None}
+            losses[packing] = self.train(layer, name=f"{packing}.ini").summary["eval_loss"]
+        self.check(abs(losses["separate"] - losses["no"]) < 1e-5 * losses["no"], losses)
+        self.check(abs(losses["yes"] - losses["no"]) > 1e-5 * losses["no"], losses)
+
     def test_bad_rows(self):
         layer = self.gpt([{"instruction": "a", "output": "b"}] * 20 + [{"instruction": "a", "output": None}])
         self.fails(self.run("-c", self.ini("bad.ini", layer), "--nproc", 2), 10, f"{self.dir}/rows.jsonl:21: no text under",

@@ -42,6 +42,7 @@ register_template(name="own", format_user=StringFormatter(slots=[{"token": "<|im
                   format_assistant=StringFormatter(slots=["\n", "{{content}}"]),
                   format_observation=StringFormatter(slots=["<tool>{{content}}"]),
                   format_prefix=EmptyFormatter(slots=[{"bos_token"}]), efficient_eos=True, stop_words=["<|im_start|>"])
+register_template(name="bare", efficient_eos=True)
 
 # ---- data
 WORDS = ("the a model of data train loss learning rate token answer question why does it how many steps 7 1234 3.5 café naïve 你好 "
@@ -84,6 +85,7 @@ def write_data():
         (FOLDER / (name + ".jsonl")).write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
     (FOLDER / "text.jsonl").write_text("".join(json.dumps({"text": text(rng, 60)}) + "\n" for _ in range(60)))
     (FOLDER / "own.json").write_text(json.dumps(OWN) + "\n")
+    (FOLDER / "bare.json").write_text(json.dumps({"efficient_eos": True}) + "\n")
 
 
 def add_tokens(tree, contents):
@@ -186,6 +188,8 @@ def samples(case):
         for i in range(len(made["input_ids"])):
             ids = made["input_ids"][i]
             labels = made["labels"][i] if kind != "text" else list(ids)
+            if len(labels) != len(ids):  # an empty prompt with efficient_eos, after the first: a mistake there
+                raise ValueError(case)
             out.append(arrange(ids, labels, made, i, case, tokenizer.pad_token_id, kind))
     if kind != "text":
         TEMPLATES[args.template].default_system = saved
@@ -223,6 +227,8 @@ def cases(tokenizers):
                         add(data=kind, template=template, length=length, packing=packing, pack_rows=64)
         add(data="messages", template="llama2", length=256, packing="separate", train_on_prompt=True)
         add(data="messages", template="own", length=256, packing="separate", mask_history=True, pack_rows=7)
+        add(data="named", template="bare", length=64)
+        add(data="named", template="bare", length=64, packing="separate")
         add(data="named", template="alpaca", length=64, default_system="Be brief.")
         add(data="text", template="default", length=64)
         add(data="text", template="default", length=64, packing="yes", pack_rows=25)

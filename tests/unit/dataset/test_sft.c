@@ -48,8 +48,8 @@ static void set_case(subject *s, const json_t *one)
             (void)snprintf(text, sizeof(*texts), "%s", json_is_true(value) ? "yes" : "no");
         else if (strcmp(key, "tokenizer") == 0)
             (void)snprintf(text, sizeof(*texts), "%s/%s", vectors(), json_string_value(value));
-        else if (strcmp(json_string_value(value), "own") == 0)
-            (void)snprintf(text, sizeof(*texts), "%s/own.json", vectors());
+        else if (strcmp(json_string_value(value), "own") == 0 || strcmp(json_string_value(value), "bare") == 0)
+            (void)snprintf(text, sizeof(*texts), "%s/%s.json", vectors(), json_string_value(value));
         else
             (void)snprintf(text, sizeof(*texts), "%s", json_string_value(value));
         config_set(s->plugin, s->config, key, text);
@@ -248,6 +248,23 @@ static void the_cache_is_used_and_kept_apart(void **state)
     assert_int_equal(count_entries(), sizeof(changes) / sizeof(*changes) + 1);
 }
 
+static void a_pattern_does_not_match_what_was_made(void **state)
+{
+    subject s = begin_file("a.jsonl", good);
+    ddp_dataset *d;
+
+    (void)state;
+    write_file("b.jsonl", good, strlen(good));
+    config_set(s.plugin, s.config, "files", path_of("*.json*"));
+    for (int round = 0; round < 2; round++) {
+        d = open_ok(&s);
+        assert_int_equal(s.ops->length(d), 2);
+        s.ops->close(d);
+    }
+    assert_int_equal(count_entries(), 1);
+    end(&s);
+}
+
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 static void the_parts_are_all_and_apart(void **state)
 {
@@ -337,6 +354,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_rows_have_a_place, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bad_rows_are_left_out, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_is_used_and_kept_apart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_pattern_does_not_match_what_was_made, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_parts_are_all_and_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(templates_are_checked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_are_checked, set_up, tear_down),
