@@ -219,15 +219,17 @@ static void read_model(const reader *r, llama_model *m)
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
-static ddp_status read_bytes(const char *path, int fd, char *buf, size_t *length, ddp_err *err)
+static ddp_status read_bytes(const char *path, int fd, size_t size, char **out, size_t *length, ddp_err *err)
 {
     ssize_t n = 1;
 
-    for (*length = 0; n > 0 && *length <= FILE_LIMIT; *length += n > 0 ? (size_t)n : 0)
-        n = read(fd, buf + *length, FILE_LIMIT + 1 - *length);
-    if (n < 0) return ddp_fail(err, DDP_ERR_CONFIG, "cannot read %s: %s", path, strerror(errno));
-    if (*length > FILE_LIMIT) return ddp_fail(err, DDP_ERR_CONFIG, "%s is larger than 1 MiB: no config.json", path);
-    return DDP_OK;
+    *out = malloc(size + 1);
+    if (*out == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "%s: out of memory", path);
+    for (*length = 0; n > 0 && *length<size; *length += n> 0 ? (size_t)n : 0)
+        n = read(fd, *out + *length, size - *length);
+    if (n >= 0) return DDP_OK;
+    free(*out);
+    return ddp_fail(err, DDP_ERR_CONFIG, "cannot read %s: %s", path, strerror(errno));
 }
 
 /* All of it, free(). */
@@ -238,15 +240,13 @@ static ddp_status read_file(const char *path, char **out, size_t *length, ddp_er
     ddp_status st;
 
     if (fd < 0) return ddp_fail(err, DDP_ERR_CONFIG, "cannot open %s: %s", path, strerror(errno));
-    *out = malloc(FILE_LIMIT + 1);
-    if (*out == NULL)
-        st = ddp_fail(err, DDP_ERR_NOMEM, "%s: out of memory", path);
-    else if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))
+    if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))
         st = ddp_fail(err, DDP_ERR_CONFIG, "%s is not a plain file", path);
+    else if (facts.st_size > FILE_LIMIT)
+        st = ddp_fail(err, DDP_ERR_CONFIG, "%s is larger than 1 MiB: no config.json", path);
     else
-        st = read_bytes(path, fd, *out, length, err);
+        st = read_bytes(path, fd, (size_t)facts.st_size, out, length, err);
     (void)close(fd);
-    if (st != DDP_OK) free(*out);
     return st;
 }
 

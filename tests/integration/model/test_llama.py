@@ -100,6 +100,23 @@ class Llama(Case):
         for line in ("model.layers.0.self_attn.q_norm", "model.layers.0.self_attn.o_proj", "lm_head"):
             self.check(line in r.out, r)
 
+    def test_packed_samples(self):
+        """Conversations that share a sample and do not see each other have the loss that they have by themselves."""
+        if "dataset  sft " not in self.run("plugins").out:
+            raise harness.Skip("dataset sft is not built")
+        rows = (("one", "two three"), ("hello there", "a b c d e f g"), ("x", "y"), ("what is this", "it is it"))
+        (self.dir / "rows.json").write_text(json.dumps([{"instruction": q, "output": a} for q, a in rows]))
+        losses = {}
+        for packing, length, batch in (("no", 256, 4), ("separate", 1024, 1), ("yes", 1024, 1)):
+            r = self.train(NO_MLP, {
+                "model.llama": {"vocabulary": 2000, "width": 32, "intermediate": 48, "layers": 2, "heads": 4, "kv_heads": 2},
+                "data": {"plugin": "sft"}, "data.sft": {"files": "rows.json", "template": "llama3", "length": length,
+                                                        "packing": packing, "tokenizer": VECTORS / "sft/llama3"},
+                "train": {"batch_size": batch, "epochs": 1}, "output": {"log_every": 1}}, nproc=0, name=packing)
+            losses[packing], = (row["loss"] for row in self.metrics(r.dir, "step"))
+        self.check(abs(losses["separate"] - losses["no"]) < 1e-6 * losses["no"], losses)
+        self.check(abs(losses["yes"] - losses["no"]) > 1e-4, losses)
+
     def test_the_example(self):
         """conf/llama-smol.ini with a small model and a short text in place of its own."""
         text, folder = self.dir / "long", self.folder("llama")

@@ -396,6 +396,7 @@ struct norm_case {
     uint32_t xt, rt, st, yt;
     bool residual, sum;
     size_t skip;
+    bool rms; /* without mean and bias */
 };
 
 static void check_norm(const norm_case &c)
@@ -411,13 +412,13 @@ static void check_norm(const norm_case &c)
     for (size_t i = 0; i < t.size() && c.sum; i++) t[i] = in_type(c.st, t[i]);
     for (size_t r = 0; r < t.size(); r += n) {
         double m = 0.0, v = 0.0;
-        for (size_t k = 0; k < n; k++) m += t[r + k] / static_cast<double>(n);
+        for (size_t k = 0; k < n && !c.rms; k++) m += t[r + k] / static_cast<double>(n);
         for (size_t k = 0; k < n; k++) v += (t[r + k] - m) * (t[r + k] - m) / static_cast<double>(n);
         mean.push_back(m), invstd.push_back(1.0 / sqrt(v + 1e-3));
-        for (size_t k = 0; k < n; k++) y[r + k] = (t[r + k] - m) * invstd.back() * w[k] + b[k];
+        for (size_t k = 0; k < n; k++) y[r + k] = (t[r + k] - m) * invstd.back() * w[k] + (c.rms ? 0.0 : b[k]);
     }
-    CUDA(cu_layer_norm(NULL, ax.view, residual.view(), c.sum ? as.view : none, aw.floats(), ab.floats(), ay.view,
-                       am.floats(), ai.floats(), c.rows, c.cols, 1e-3));
+    CUDA(cu_layer_norm(NULL, ax.view, residual.view(), c.sum ? as.view : none, aw.floats(), c.rms ? NULL : ab.floats(),
+                       ay.view, am.floats(), ai.floats(), c.rows, c.cols, 1e-3));
     check_numbers("layer norm", ay, y, 2e-5);
     check_numbers("layer norm's mean", am, mean, 2e-6);
     check_numbers("layer norm's invstd", ai, invstd, 2e-5);
@@ -431,13 +432,14 @@ static void test_layer_norm(void **)
     for (int64_t cols : norm_cols)
         for (uint32_t k = 0; k < 16; k++) /* every combination of types and arrays, over the sizes */
             check_norm({5, cols, k & 1, k >> 1 & 1, k >> 2 & 1, k >> 3 & 1, (k ^ cols) % 3 != 0, (k + cols) % 5 != 0,
-                        k == 7 ? 1u : 0u});
+                        k == 7 ? 1u : 0u, k % 3 == 2});
 }
 
 struct norm_grad_case {
     int64_t rows, cols;
     uint32_t dt, xt, pt, ot;
     bool passed, add, in_place, sums_alone;
+    bool rms; /* without mean and bias */
 };
 
 static void check_norm_grad(const norm_grad_case &c)
@@ -446,6 +448,7 @@ static void check_norm_grad(const norm_grad_case &c)
     numbers dy = some(c.rows * c.cols, c.dt), x = some(c.rows * c.cols, c.xt), w = some(c.cols, CU_F32),
             mean = some(c.rows, CU_F32), invstd = some(c.rows, CU_F32), dx(size), dw(n), db(n);
     maybe passed(c.passed, size, c.pt);
+    if (c.rms) mean.assign(mean.size(), 0.0);
     numbers old = some(c.rows * c.cols, c.ot), old_w = some(c.cols, CU_F32);
     array ady(dy, c.dt), ax(x, c.xt), aw(w, CU_F32), am(mean, CU_F32), ai(invstd, CU_F32), out(old, c.ot),
         adw(old_w, CU_F32), adb(n, CU_F32), &to = c.in_place ? ady : out;
@@ -456,7 +459,7 @@ static void check_norm_grad(const norm_grad_case &c)
         for (size_t k = 0; k < n; k++) {
             double h = (x[r * n + k] - mean[r]) * invstd[r], d = dy[r * n + k];
             dw[k] += d * h, db[k] += d;
-            g1 += d * w[k] / static_cast<double>(n), g2 += d * w[k] * h / static_cast<double>(n);
+            g1 += c.rms ? 0.0 : d * w[k] / static_cast<double>(n), g2 += d * w[k] * h / static_cast<double>(n);
         }
         for (size_t k = 0; k < n; k++) {
             double h = (x[r * n + k] - mean[r]) * invstd[r];
@@ -465,9 +468,9 @@ static void check_norm_grad(const norm_grad_case &c)
     }
     if (c.passed) dx = plus(dx, passed.values);
     if (c.add) dx = plus(dx, c.in_place ? dy : old);
-    CUDA(cu_layer_norm_grad(NULL, ady.view, ax.view, aw.floats(), am.floats(), ai.floats(), passed.view(),
-                            c.sums_alone ? none : to.view, adw.floats(), adb.floats(), c.rows, c.cols, c.add, true,
-                            false, scratch.at));
+    CUDA(cu_layer_norm_grad(NULL, ady.view, ax.view, aw.floats(), c.rms ? NULL : am.floats(), ai.floats(),
+                            passed.view(), c.sums_alone ? none : to.view, adw.floats(), adb.floats(), c.rows, c.cols,
+                            c.add, true, false, scratch.at));
     if (!c.sums_alone) check_numbers("layer norm grad", to, dx, 1e-5);
     check_numbers("layer norm grad's dw", adw, plus(dw, old_w), 1e-5);
     check_numbers("layer norm grad's db", adb, db, 1e-5);
@@ -481,13 +484,13 @@ static void test_layer_norm_grad(void **)
         for (uint32_t k = 0; k < 16; k++) {
             if (TURNS && k >> 2 != (k + turn) % 4) continue;
             check_norm_grad({k == 3 ? 150 : 6, cols, k & 1, k >> 1 & 1, k >> 2 & 1, k >> 3 & 1, (k ^ cols) % 3 != 0,
-                             (k + cols) % 4 == 0, (k + cols) % 3 == 0, (k + cols) % 7 == 0});
+                             (k + cols) % 4 == 0, (k + cols) % 3 == 0, (k + cols) % 7 == 0, k % 5 < 2});
         }
         turn++;
     }
     check_norm_grad(
-        {2300, 16, CU_BF16, CU_BF16, CU_BF16, CU_BF16, true, false, false, false}); /* more rows than warps */
-    check_norm_grad({700, 9, CU_BF16, CU_F32, CU_BF16, CU_F32, true, false, false, false});
+        {2300, 16, CU_BF16, CU_BF16, CU_BF16, CU_BF16, true, false, false, false, false}); /* more rows than warps */
+    check_norm_grad({700, 9, CU_BF16, CU_F32, CU_BF16, CU_F32, true, false, false, false, true});
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,8 @@ static void test_gpt(void **state)
                        .dropout = i % 3 == 1 ? 0.3 : 0.0,
                        .tied = i % 2 == 0,
                        .full = i % 4 == 3,
-                       .post = i % 5 == 2};
+                       .post = i % 5 == 2,
+                       .gated = i % 4 >= 2};
         for (int training = 0; training < 2; training++) {
             built b = gpt_build(f, &m, 1 + (int64_t)i % 2, training != 0);
             check(f, &b, m.vocabulary, 0.5, f->half ? 0.1 : 1e-4, true);
