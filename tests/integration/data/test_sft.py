@@ -79,6 +79,21 @@ class Sft(Case):
         layer["data.sft"]["template"] = "lama3"
         self.fails(self.run("-c", self.ini("name.ini", layer)), 2, "template = lama3", "write one of alpaca, chatml, default")
 
+    def test_packed_apart(self):
+        """Model llama on packed samples that do not see each other: learned, with its blocks recomputed too; text from it."""
+        layer = self.gpt(packing="separate")
+        del layer["model.gpt2"]
+        layer |= {"model": {"plugin": "llama"}, "checkpoint": {"dir": self.dir / "ckpt"},
+                  "model.llama": {"vocabulary": 512, "width": 32, "intermediate": 48, "layers": 2, "heads": 4, "kv_heads": 2}}
+        layer["train"] |= {"epochs": 20, "batch_size": 2}
+        kept = self.train(layer)
+        self.check(kept.summary["final_loss"] < 0.7, kept.summary)
+        r = self.train(layer, {"train": {"recompute": "blocks"}, "checkpoint": {"dir": self.dir / "again"}}, name="again.ini")
+        self.equal(r.summary["parameter_sha256"], kept.summary["parameter_sha256"])
+        r = self.run("generate", "-c", self.dir / "run.ini", "--prompt", "7 say 3", "--tokens", 12, "--temperature", 0)
+        self.equal(r.code, 0, r)
+        self.check("whole context" not in r.err, "keys and values are kept, segments and positions are not asked for")
+
     @long_case
     def test_what_a_killed_process_leaves(self):
         rows = [{"instruction": f"say {n} " * 30, "output": "abcd"[n % 4] * 9} for n in range(60000)]

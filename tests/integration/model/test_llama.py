@@ -88,6 +88,25 @@ class Llama(Case):
             for step, (ours, theirs) in enumerate(zip(losses, STORED[name]["losses"], strict=True)):
                 self.check(abs(ours - theirs) <= 1e-4 * theirs, f"{name}, step {step}: {ours}, transformers' {theirs}")
 
+    def test_greedy_tokens(self):
+        """With keys and values kept, with a prompt of several tokens: transformers', and those of a pass over all of them."""
+        for name in NAMES:
+            tokens = [int(t) for t in STORED[name]["greedy"].split()]
+            ini = self.ini("run.ini", *self.layers(self.folder(name), len(tokens)))
+            (self.dir / "text").write_bytes(bytes(200))
+            r = self.run("generate", "-c", ini, "--prompt-tokens", ",".join(map(str, tokens[:5])), "--tokens", len(tokens) - 5,
+                         "--temperature", 0)
+            self.equal([int(t) for t in r.out.replace(",", " ").split()], tokens, r)
+            self.check("whole context" not in r.err, r)
+            if SANITIZED:
+                continue
+            model = infer_library.Model(BUILD, ini, None)
+            logits = model.run(1, array.array("q", tokens))
+            model.close()
+            wide = len(logits) // len(tokens)
+            rows = [logits[i * wide:(i + 1) * wide] for i in range(len(tokens))]
+            self.equal([row.index(max(row)) for row in rows[4:-1]], tokens[5:], name)
+
     def test_sizes_alone(self):
         """Without a file, from scratch; options go before what the file says."""
         sizes = {"vocabulary": 101, "width": 16, "intermediate": 24, "layers": 1, "heads": 4, "kv_heads": 2}

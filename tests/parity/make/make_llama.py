@@ -5,7 +5,8 @@
     vectors/models.json             its entries of plugin llama, as make_models.py has the others
     vectors/models/NAME.*           weights and results of small models, as make_models.py says
     vectors/llama.json              their config.json, as transformers writes it now and as older versions did, and the losses of
-                                    full fine-tuning from these weights, by AdamW on one batch of bytes
+                                    full fine-tuning from these weights, by AdamW on one batch of bytes; the most likely tokens
+                                    after PROMPT, one after the other
 
     python3 tests/parity/make/make_llama.py
 """
@@ -194,6 +195,22 @@ def fine_tuned(config, state):
     return losses
 
 
+PROMPT, NEW = [7, 77, 3, 50, 9], 57  # the whole context
+
+
+def greedy(config, state):
+    """Without a cache, and with generate's: the same."""
+    model = model_of(config).eval()
+    model.load_state_dict(state, strict=not config.tie_word_embeddings)
+    tokens = torch.tensor([PROMPT])
+    with torch.no_grad():
+        for _ in range(NEW):
+            tokens = torch.cat([tokens, model(tokens, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+    cached = model.generate(torch.tensor([PROMPT]), max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    assert cached.tolist() == tokens.tolist()
+    return " ".join(map(str, tokens[0].tolist()))
+
+
 def old_config(new):
     """As transformers 4 has it."""
     old = {k: v for k, v in new.items() if k != "rope_parameters"}
@@ -214,7 +231,7 @@ def models():
         known["small"].append(small(name, options, config))
         new = config.to_dict()
         state = {k: t for k, t in torch_state(name).items()}
-        own[name] = {"new": new, "old": old_config(new), "losses": fine_tuned(config, state)}
+        own[name] = {"new": new, "old": old_config(new), "losses": fine_tuned(config, state), "greedy": greedy(config, state)}
     text = json.dumps(known).replace('{"name"', '\n{"name"').replace('["', '\n["')
     path.write_text(text + "\n")
     (VECTORS / "llama.json").write_text(json.dumps(own, indent=1) + "\n")

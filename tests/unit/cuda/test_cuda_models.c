@@ -129,6 +129,20 @@ static void test_images(void **state)
         }
 }
 
+/* The same of whole blocks. */
+static void test_recompute_blocks(void **state)
+{
+    const gpt m = {.length = 9, .heads = 2, .size = 8, .vocabulary = 22, .layers = 3, .tied = true, .dropout = 0.2};
+    fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
+    uint32_t nodes = b.p->node_count;
+
+    OK(f, ddp_program_recompute_blocks(b.p, 3, &f->err));
+    assert_true(b.p->node_count > nodes);
+    check(f, &b, m.vocabulary, 0.5, f->half ? 0.1 : 1e-4, true);
+    unbuild(&b);
+}
+
 static void test_recomputed_norm(void **state)
 {
     check_recomputed_norm((job){.f = *state, .seed = &seed, .classes = CLASSES, .tolerance = 2e-4}, 2);
@@ -260,6 +274,8 @@ int main(void)
                                        {"test_head", test_head, open_pieces, cuda_teardown, NULL},
                                        {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
                                        F32(test_recompute),
+                                       F32(test_recompute_blocks),
+                                       BF16(test_recompute_blocks),
                                        F32(test_recomputed_norm),
                                        BF16(test_recompute),
                                        F32(test_images),

@@ -88,6 +88,23 @@ typedef struct attention_results {
     float y[MOST], lse[MAX_T * 8], dqkv[MOST];
 } attention_results;
 
+/* The gradient by heads of q has the bits that are in `want` already. */
+static void same_by_heads(const cpu_kernels *k, const cpu_attention *a, const attention_results *want, const float *dy,
+                          float *scratch)
+{
+    static float dqkv[MOST], parts[2 * MOST];
+    cpu_attention_grad g = {.dy = dy, .y = want->y, .lse = want->lse, .dq = dqkv};
+
+    g.dk = g.dq + a->heads * a->size;
+    g.dv = g.dk + a->kv_heads * a->size;
+    memset(dqkv, 0, sizeof(dqkv));
+    poison(parts, 2 * MOST);
+    for (int64_t h = 0; h < a->heads; h++)
+        k->attention_grad_head(a, &g, h, h % (a->heads / a->kv_heads) != 0, parts, scratch);
+    for (int64_t h = 0; h < a->kv_heads; h++) k->attention_grad_sum(a, &g, h, parts);
+    assert_memory_equal(dqkv, want->dqkv, sizeof(dqkv));
+}
+
 static void attention_variants(cpu_attention a)
 {
     static attention_results want, got;
@@ -115,6 +132,7 @@ static void attention_variants(cpu_attention a)
             poison(scratch, (size_t)variants[v]->attention_scratch(&a, true));
             variants[v]->attention_grad(&a, &g, h, scratch);
         }
+        same_by_heads(variants[v], &a, to, dy, scratch);
         free(scratch);
         free(small);
         if (to == &got) same("attention", v, &got, &want, sizeof(got));

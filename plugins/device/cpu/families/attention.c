@@ -36,18 +36,31 @@ static int64_t slots(const low_kernel *k, uint32_t threads)
     return k->rows < (int64_t)threads ? k->rows : (int64_t)threads;
 }
 
-/* rows: heads of the batch, for a gradient those of k and v; cols: floats of scratch a thread */
+enum { FORWARD = 0, GRADIENT, BY_HEADS }; /* kind; BY_HEADS: a gradient, rows are heads of q */
+
+/* Whether so few heads of k and v leave threads without work that heads of q would have. */
+static bool splits_badly(const cpu_attention *a, int64_t samples, int64_t threads)
+{
+    int64_t units = samples * a->kv_heads;
+
+    return a->heads > a->kv_heads && units % threads != 0 && units < 4 * threads;
+}
+
+/* rows: heads of the batch, for a gradient those of k and v; cols: floats of scratch a thread. By heads the scratch has
+ * their parts of dk and dv behind that of the threads. */
 static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     bool gradient = is_gradient(low_node(w->p, node)->op);
     cpu_attention a = describe(w->p, k);
+    int64_t samples = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0];
 
     (void)err;
     k->plain = true;
-    k->kind = gradient;
-    k->rows = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0] * (gradient ? a.kv_heads : a.heads);
+    k->kind = !gradient ? FORWARD : splits_badly(&a, samples, w->device->threads) ? BY_HEADS : GRADIENT;
+    k->rows = samples * (k->kind == GRADIENT ? a.kv_heads : a.heads);
     k->cols = (w->device->kernels->attention_scratch(&a, gradient) + 15) / 16 * 16;
     k->scratch_bytes = (uint64_t)(slots(k, w->device->threads) * k->cols) * sizeof(float);
+    if (k->kind == BY_HEADS) k->scratch_bytes += (uint64_t)(2 * k->rows * a.length * a.size) * sizeof(float);
     return DDP_OK;
 }
 
@@ -56,6 +69,8 @@ typedef struct heads_job {
     cpu_attention a;
     cpu_attention_grad g;
 } heads_job;
+
+static float *parts_of(const cpu_call *c) { return (float *)c->scratch + slots(c->k, c->device->threads) * c->k->cols; }
 
 static void run_slots(void *ctx, int64_t first, int64_t last)
 {
@@ -67,23 +82,34 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
     for (int64_t s = first; s < last; s++) {
         float *scratch = (float *)c->scratch + s * c->k->cols;
         int64_t begin = c->k->rows * s / count, end = c->k->rows * (s + 1) / count;
-        for (int64_t h = begin; h < end; h++)
-            if (c->k->kind == 0)
-                f->attention(&j->a, h, h > begin && h % group != 0, cpu_out(c, Y), cpu_out(c, LSE), scratch);
-            else
+        for (int64_t h = begin; h < end; h++) {
+            bool packed = h > begin && h % group != 0;
+            if (c->k->kind == FORWARD)
+                f->attention(&j->a, h, packed, cpu_out(c, Y), cpu_out(c, LSE), scratch);
+            else if (c->k->kind == GRADIENT)
                 f->attention_grad(&j->a, &j->g, h, scratch);
+            else
+                f->attention_grad_head(&j->a, &j->g, h, packed, parts_of(c), scratch);
+        }
     }
+}
+
+static void run_sums(void *ctx, int64_t first, int64_t last)
+{
+    const heads_job *j = ctx;
+
+    for (int64_t h = first; h < last; h++) j->c->device->kernels->attention_grad_sum(&j->a, &j->g, h, parts_of(j->c));
 }
 
 static void find_packed(const cpu_call *c, heads_job *j)
 {
-    const float *qkv = cpu_in(c, c->k->kind == 0 ? QKV : GRAD_QKV);
+    const float *qkv = cpu_in(c, c->k->kind == FORWARD ? QKV : GRAD_QKV);
     int64_t e = j->a.heads * j->a.size;
 
     j->a.q = qkv;
     j->a.k = qkv + e;
     j->a.v = qkv + 2 * e;
-    if (c->k->kind == 0) return;
+    if (c->k->kind == FORWARD) return;
     j->g = (cpu_attention_grad){.dy = cpu_in(c, DY), .y = cpu_in(c, GRAD_Y), .lse = cpu_in(c, GRAD_LSE)};
     j->g.dq = cpu_out(c, 0);
     j->g.dk = j->g.dq + e;
@@ -92,7 +118,7 @@ static void find_packed(const cpu_call *c, heads_job *j)
 
 static void find_apart(const cpu_call *c, heads_job *j)
 {
-    bool gradient = c->k->kind != 0;
+    bool gradient = c->k->kind != FORWARD;
 
     j->a.q = cpu_in(c, gradient ? APART_Q : Q);
     j->a.k = cpu_in(c, gradient ? APART_K : K);
@@ -120,6 +146,8 @@ static ddp_status run_attention(const cpu_call *c, ddp_err *err)
     if (n->attrs.attention.dropout > 0.0)
         j.a.mask = cpu_mask_of(c, n->attrs.attention.dropout, n->attrs.attention.place);
     cpu_parallel(c->device->threads, slots(c->k, c->device->threads), 1, run_slots, &j);
+    if (c->k->kind == BY_HEADS)
+        cpu_parallel(c->device->threads, c->k->rows / (j.a.heads / j.a.kv_heads), 1, run_sums, &j);
     return DDP_OK;
 }
 

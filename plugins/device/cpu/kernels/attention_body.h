@@ -211,6 +211,13 @@ static void unpack_rows(float *to, int64_t wide, const head_shape *s, const floa
     }
 }
 
+static void add_rows(float *to, int64_t to_wide, const float *x, int64_t wide, int64_t rows, int64_t size)
+{
+    for (int64_t t = 0; to != NULL && t < rows; t++, to += to_wide, x += wide) {
+        MAP(size, to[i] += x[i])
+    }
+}
+
 /* The head's q and dy, and dy . y of each row. */
 static void pack_queries(head_grad *h, const cpu_attention_grad *g)
 {
@@ -228,13 +235,14 @@ static void pack_queries(head_grad *h, const cpu_attention_grad *g)
     }
 }
 
-/* One head of q: dq is written, dk and dv are set where `set`, else added to. */
-static void queries_gradient(head_grad *h, const cpu_attention_grad *g, bool set)
+/* dq is written, and all of dk and dv of this head of q. */
+static void blocks_gradient(const head_grad *h, const cpu_attention_grad *g)
 {
     const head_shape *s = &h->s;
     float *to = g->dq != NULL ? g->dq + s->q_at : NULL;
+    const bool set = s->segment == NULL || s->causal; /* else no block is the first of all keys */
 
-    pack_queries(h, g);
+    if (!set) memset(h->dk, 0, (size_t)(2 * s->rows * s->cols) * sizeof(*h->dk));
     for (int64_t i0 = 0; i0 < s->rows; i0 += SQUARE) {
         int64_t queries = s->rows - i0 < SQUARE ? s->rows - i0 : SQUARE, last = s->causal ? i0 + queries : s->rows;
         bool first = true;
@@ -249,34 +257,73 @@ static void queries_gradient(head_grad *h, const cpu_attention_grad *g, bool set
     }
 }
 
-static void attention_grad(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch)
+/* Of head `number` of q. `packed`: as of attention. */
+static head_grad head_gradient(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, bool packed,
+                               float *scratch)
 {
-    int64_t group = a->heads / a->kv_heads, first = number * group;
-    head_grad h = {.s = shape_of(a, first), .a = a};
+    head_grad h = {.s = shape_of(a, number), .a = a, .lse = g->lse + number * a->length};
     head_shape *s = &h.s;
-    int64_t all = s->rows * s->cols;
     float **const parts[] = {&h.q, &h.k, &h.kt, &h.vt, &h.dy, &h.dk, &h.dv};
-    int64_t *ranges;
-    bool set = s->segment == NULL || s->causal; /* else no block is the first of all keys */
+    int64_t all = s->rows * s->cols;
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) *parts[i] = scratch + (int64_t)i * all;
     h.dq = scratch + 7 * all;
     h.p = h.dq + SQUARE * s->cols;
     h.ds = h.p + SQUARE * SQUARE;
     h.d = h.ds + SQUARE * SQUARE;
-    ranges = (int64_t *)(void *)(h.d + s->rows);
-    pack_rows(h.k, s, s->k, s->kv_wide, 1.0f);
-    pack_panels(h.kt, s, s->k, s->kv_wide);
-    pack_panels(h.vt, s, s->v, s->kv_wide);
-    if (!set) memset(h.dk, 0, (size_t)(2 * all) * sizeof(*h.dk));
-    for (int64_t i = 0; i < group; i++) {
-        h.s = shape_of(a, first + i);
-        h.lse = g->lse + (first + i) * a->length;
-        segment_ranges(s, ranges);
-        queries_gradient(&h, g, set && i == 0);
+    segment_ranges(s, (int64_t *)(void *)(h.d + s->rows));
+    if (!packed) {
+        pack_rows(h.k, s, s->k, s->kv_wide, 1.0f);
+        pack_panels(h.kt, s, s->k, s->kv_wide);
+        pack_panels(h.vt, s, s->v, s->kv_wide);
     }
-    unpack_rows(g->dk != NULL ? g->dk + s->kv_at : NULL, s->kv_wide, s, h.dk, s->length, 1.0f);
-    unpack_rows(g->dv != NULL ? g->dv + s->kv_at : NULL, s->kv_wide, s, h.dv, s->length, 1.0f);
+    pack_queries(&h, g);
+    blocks_gradient(&h, g);
+    return h;
+}
+
+static void attention_grad(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch)
+{
+    int64_t group = a->heads / a->kv_heads;
+
+    for (int64_t i = 0; i < group; i++) {
+        const head_grad h = head_gradient(a, g, number * group + i, i > 0, scratch);
+        const head_shape *s = &h.s;
+        float *dk = g->dk != NULL ? g->dk + s->kv_at : NULL, *dv = g->dv != NULL ? g->dv + s->kv_at : NULL;
+        if (i == 0) {
+            unpack_rows(dk, s->kv_wide, s, h.dk, s->length, 1.0f);
+            unpack_rows(dv, s->kv_wide, s, h.dv, s->length, 1.0f);
+        } else {
+            add_rows(dk, s->kv_wide, h.dk, s->cols, s->length, s->size);
+            add_rows(dv, s->kv_wide, h.dv, s->cols, s->length, s->size);
+        }
+    }
+}
+
+/* Head `number`'s part of `parts`: dk and dv, (length, size) each. */
+static void attention_grad_head(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, bool packed,
+                                float *parts, float *scratch)
+{
+    const head_grad h = head_gradient(a, g, number, packed, scratch);
+    int64_t count = a->length * a->size;
+    float *to = parts + 2 * number * count;
+
+    unpack_rows(to, a->size, &h.s, h.dk, a->length, 1.0f);
+    unpack_rows(to + count, a->size, &h.s, h.dv, a->length, 1.0f);
+}
+
+static void attention_grad_sum(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, const float *parts)
+{
+    int64_t group = a->heads / a->kv_heads, count = a->length * a->size;
+    const head_shape s = shape_of(a, number * group);
+
+    for (int64_t k = 0; k < 2; k++) {
+        float *whole = k == 0 ? g->dk : g->dv, *to = whole != NULL ? whole + s.kv_at : NULL;
+        const float *from = parts + (2 * number * group + k) * count;
+        for (int64_t t = 0; to != NULL && t < a->length; t++)
+            memcpy(to + t * s.kv_wide, from + t * a->size, (size_t)a->size * sizeof(*to));
+        for (int64_t i = 1; i < group; i++) add_rows(to, s.kv_wide, from + 2 * i * count, a->size, a->length, a->size);
+    }
 }
 
 /* Floats for one head; with the ranges of segments, two numbers of 64 bits a panel. */

@@ -142,6 +142,11 @@ typedef struct cpu_kernels {
      * attention_scratch() floats, 64-byte aligned. */
     void (*attention)(const cpu_attention *a, int64_t number, bool packed, float *y, float *lse, float *scratch);
     void (*attention_grad)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch);
+    /* The same bits by heads of q: dq, and dk and dv of each head in `parts`, (samples heads, 2, length, size); then
+     * their sums for each head of k and v. */
+    void (*attention_grad_head)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, bool packed,
+                                float *parts, float *scratch);
+    void (*attention_grad_sum)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, const float *parts);
     int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
     /* All heads of q that go with head `number % kv_heads` of sample `number / kv_heads`. The scratch has
      * cached_attention_scratch() floats. */
