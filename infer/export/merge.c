@@ -136,7 +136,7 @@ static ddp_status write_shard(sharding *h, uint32_t k, ddp_err *err)
     for (size_t i = 0; st == DDP_OK && i < h->views->count; i++) {
         if (h->of[i] != k) continue;
         own[count] = h->views->tensors[i];
-        if (dtype_of(h, i) == DDP_BF16) round_tensor(&own[count], &at);
+        if (at != NULL && dtype_of(h, i) == DDP_BF16) round_tensor(&own[count], &at);
         (void)json_object_set_new(h->map, own[count++].name, json_string(name));
     }
     if (st == DDP_OK) st = export_write_tensors(h->folder, name, own, count, err);
