@@ -130,8 +130,13 @@ class Gguf(Case):
 
     def test_types(self):
         weights = self.prepare()
+        values = list(weights["transformer.wte.weight"][1])
+        values[:16] = [1 + 1 / 256, 1 + 3 / 256, 1 + 1 / 2048, -1 - 3 / 2048, 65504.0, 65500.0, 1e-8, 2.0 ** -25, 3 * 2.0 ** -25, 6.1e-5, 5e-6, -0.0, 0.1,
+                       1 / 3, -2.0 ** -24, 3.1e-8]  # halfway between two, large, without an exponent
+        weights["transformer.wte.weight"] = (weights["transformer.wte.weight"][0], struct.unpack("<%df" % len(values), struct.pack("<%df" % len(values), *values)))
+        write_safetensors(self.dir / "w.safetensors", weights)
         for kind, number, code in (("f16", 1, 1), ("bf16", 30, 32)):
-            g = self.export(f"{kind}.gguf", "--type", kind)
+            g = self.export(f"{kind}.gguf", "--type", kind, "--checkpoint", self.dir / "w.safetensors")
             self.equal(g.pairs["general.file_type"], code)
             self.equal({n for n, t in g.tensors.items() if t[1] == 0},
                        {n for n in g.tensors if n.endswith((".bias", "_norm.weight", "position_embd.weight"))})
