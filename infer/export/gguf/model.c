@@ -1,7 +1,8 @@
-/* infer/export/gguf_model.c -- see gguf_model.h. Names and what is done to tensors are those of llama.cpp's
+/* infer/export/gguf/model.c -- see model.h. Names and what is done to tensors are those of llama.cpp's
  * convert_hf_to_gguf.py (GPT2Model, LlamaModel, Qwen2Model, Qwen3Model). */
-#include "infer/export/gguf_model.h"
+#include "infer/export/gguf/model.h"
 #include "infer/export/base.h"
+#include "infer/export/merge.h"
 #include "train/state/tensors.h"
 #include <ddpengine/rope.h>
 #include <errno.h>
