@@ -1372,6 +1372,38 @@ def seeds_adapter():
     put("adapter", "bad_empty", "")
 
 
+def seeds_gguf():
+    def case(name, kind, first, second="{}"):
+        first, second = (x if isinstance(x, bytes) else (x if isinstance(x, str) else json.dumps(x, separators=(",", ":"))).encode() for x in (first, second))
+        put("gguf", name, struct.pack("<BH", kind, len(first)) + first + second)
+
+    for name in ("bpe", "prefix", "unigram", "bad_cut", "bad_unknown"):
+        data = (HERE / "corpus/pieces" / name).read_bytes()
+        case(name, 0, data[2:2 + struct.unpack("<H", data[:2])[0]], {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True,
+                                                                    "added_tokens_decoder": {"299": {"content": "<new>", "special": True}, "x": {}}})
+    words = {"a": 0, "b": 1, "ab": 2, "<0x0A>": 3, "<unk>": 4}
+    model = {"type": "BPE", "vocab": words, "merges": ["a b"], "unk_token": "<unk>"}
+    level = {"type": "ByteLevel", "use_regex": True}
+    added = [{"id": 5, "content": "<s>", "special": True}, {"id": 6, "content": "x\u2581y\u2581", "special": False}]
+    around = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}]}
+    whole = {"model": model, "added_tokens": added, "pre_tokenizer": level, "post_processor": around}
+    case("json", 1, whole, {"bos_token": "<s>", "pad_token": "ab", "unk_token": 3})
+    case("fallback", 1, {**whole, "model": {**model, "byte_fallback": True, "merges": [["a", "b"]]}, "pre_tokenizer": None})
+    case("spaces", 1, {**whole, "model": {**model, "merges": [["a ", "b"]]}})
+    case("digits", 1, {**whole, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, level]}})
+    split = {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}"}}
+    case("deepseek", 1, {**whole, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, split, split, level]}})
+    case("bad_split", 1, {**whole, "pre_tokenizer": split})
+    case("bad_merges", 1, {**whole, "model": {**model, "merges": ["ab"]}})
+    case("bad_id", 1, {**whole, "model": {**model, "vocab": {"a": 300}}})
+    case("bad_added", 1, {**whole, "added_tokens": [3]})
+    case("bad_vocab", 1, {**whole, "model": {**model, "vocab": []}})
+    case("bad_json", 1, "[]")
+    case("bad_config", 1, whole, "[")
+    case("gpt2", 2, {**words, "<|endoftext|>": 5}, "#version: 0.2\na b\n\nnone\n")
+    case("bad_gpt2", 2, {"a": "b"}, "a b\n")
+
+
 def main():
     for name, function in sorted(globals().items()):
         if name.startswith("seeds_"):
