@@ -1,7 +1,7 @@
-libddpcore_a_SOURCES += infer/answer.h infer/export/base.h infer/export/export.h infer/export/folder.h infer/export/gguf_adapter.h infer/export/gguf_file.h \
-	infer/export/gguf_model.h infer/export/gguf_vocabulary.h infer/generate.h infer/model.h infer/predict.h infer/program.h infer/sample.h infer/text.h infer/tokenize.h \
-	infer/answer.c infer/export/base.c infer/export/export.c infer/export/folder.c infer/export/gguf.c infer/export/gguf_adapter.c infer/export/gguf_file.c \
-	infer/export/gguf_json.c infer/export/gguf_model.c infer/export/gguf_pieces.c infer/export/gguf_vocabulary.c infer/export/merge.c infer/export/peft.c infer/export/torch.c infer/generate.c infer/model.c infer/predict.c infer/program.c infer/sample.c infer/text.c infer/tokenize.c
+libddpcore_a_SOURCES += infer/answer.h infer/export/base.h infer/export/export.h infer/export/folder.h infer/export/gguf/adapter.h infer/export/gguf/file.h \
+	infer/export/gguf/model.h infer/export/gguf/readers.h infer/export/gguf/vocabulary.h infer/export/gguf/words.h infer/export/merge.h infer/generate.h infer/model.h infer/predict.h infer/program.h infer/sample.h infer/text.h infer/tokenize.h \
+	infer/answer.c infer/export/base.c infer/export/export.c infer/export/folder.c infer/export/gguf/gguf.c infer/export/gguf/adapter.c infer/export/gguf/file.c \
+	infer/export/gguf/json.c infer/export/gguf/model.c infer/export/gguf/pieces.c infer/export/gguf/vocabulary.c infer/export/gguf/words.c infer/export/merge.c infer/export/peft.c infer/export/torch.c infer/generate.c infer/model.c infer/predict.c infer/program.c infer/sample.c infer/text.c infer/tokenize.c
 
 # Of ONNX, in the program alone: C from the messages that libonnx-dev has.
 ONNX_FILES = infer/export/onnx.c infer/export/onnx_build.c infer/export/onnx_build.h infer/export/onnx_ops.c

@@ -6,7 +6,6 @@
 #define EXPORT_PATH 4096
 
 struct json_t;
-struct ddp_session;
 
 /* init_from, or the folder of that file; "" where the run began with none. */
 void export_base_folder(const ddp_config *config, char out[EXPORT_PATH]);
@@ -16,5 +15,3 @@ struct json_t *export_base_config(const char *base);
 bool export_base_is_causal(const char *base);
 /* What lies beside the weights: the tokenizer, how texts are generated. Those that are not there are left out. */
 ddp_status export_base_copy(const char *base, const char *folder, ddp_err *err);
-/* Adds the adapters to the weights that they belong to, in a copy of all parameters or in place (merge.c). */
-void export_add_adapters(const struct ddp_session *s, float *params);

@@ -1,4 +1,5 @@
 /* infer/export/merge.c -- a model with its adapters in its weights, as a folder of Hugging Face's; see export.h. */
+#include "infer/export/merge.h"
 #include "infer/export/base.h"
 #include "infer/export/export.h"
 #include "infer/export/folder.h"

@@ -3,7 +3,7 @@
 # prints what the kept ones reach (COVERAGE_FLAGS=--missing: and what they do not).
 FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
 	tests/fuzz/targets/environment.c \
-	tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
+	tests/fuzz/targets/gguf.c tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
 	tests/fuzz/targets/jsonl.c tests/fuzz/targets/model_config.c tests/fuzz/targets/model_index.c tests/fuzz/targets/net.c tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/safetensors.c \
 	tests/fuzz/targets/secret.c tests/fuzz/targets/shards.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
 FUZZ_SHARED = tests/fuzz/fuzz.c plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/dataset/common/split.c plugins/dataset/common/cell.c plugins/dataset/common/texts.c plugins/dataset/common/temp.c plugins/init/env/slurm.c \

@@ -518,6 +518,33 @@ def seeds_tokenizer():
     case("bad_type", whole({"type": "BertPreTokenizer"}))
     case("bad_regex", whole({**split, "pattern": {"Regex": "(["}}))
     case("bad_id", {"model": {"vocab": {"a": 1 << 40}, "merges": []}})
+    words_only = {"vocab": words, "merges": ["a b"]}
+    case("pairs", {"model": {**words_only, "merges": [["a", "b"]]}})
+    case("whole_words", whole(), text="ab c xab c ab cx ab c\u24b6  <s>  ")
+    case("many_added", {"model": words_only, "added_tokens": [{"id": 7, "content": "q", "special": True}, {"id": 8, "content": "qq", "single_word": True},
+                                                              {"id": 9, "content": "p", "lstrip": True}, {"id": 7, "content": "q"}]}, text="q qq \u00e9qq  p q")
+    case("roberta", whole(post={"type": "RobertaProcessing", "cls": ["<s>", 7], "sep": ["<unk>", 5]}))
+    case("processors", whole(post=sequence("processors", {"type": "ByteLevel"}, template)))
+    case("runs", whole(sequence("pretokenizers", {"type": "WhitespaceSplit"}, {**text, "behavior": "Contiguous"}, {"type": "Digits"})), text="aab 12 aaa")
+    bad_post = {"pair": {"type": "BertProcessing", "cls": "x"}, "post": {"type": "X"}, "list": {"type": "Sequence"}, "ids": {**template, "special_tokens": {}},
+                "id": {**template, "special_tokens": {"<s>": {"ids": [-1]}}}, "two": {**template, "single": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "B"}}]},
+                "none": {**template, "single": []}, "single": {**template, "single": 1}}
+    for name, post in bad_post.items():
+        case("bad_post_" + name, whole(post=post))
+    bad_model = {"text_id": {"vocab": {"a": "b"}, "merges": []}, "triple": {**words_only, "merges": [["a", "b", "c"]]}, "numbers": {**words_only, "merges": [[1, 2]]},
+                 "dropout": {**words_only, "dropout": 0.5}, "prefix": {**words_only, "dropout": 0, "end_of_word_suffix": "x"},
+                 "unigram": {**words_only, "type": "Unigram"}, "unknown": {**words_only, "unk_token": "nope"}, "bool": {**words_only, "fuse_unk": 1}}
+    for name, bad in bad_model.items():
+        case("bad_model_" + name, {"model": bad})
+    case("bad_added_id", {"model": words_only, "added_tokens": [{"id": 99, "content": "z"}]})
+    case("bad_added_taken", {"model": {"vocab": {"a": 1}, "merges": []}, "added_tokens": [{"id": 1, "content": "z"}]})
+    case("bad_array", "[]")
+    case("bad_names", whole(), {"bos_token": "nope"})
+    case("bad_level", whole(sequence("pretokenizers", level, split)))
+    case("bad_deep", whole(sequence("pretokenizers", sequence("pretokenizers", sequence("pretokenizers", sequence("pretokenizers", sequence("pretokenizers", split)))))))
+    case("bad_many", whole(sequence("pretokenizers", *[{"type": "Digits"}] * 40)))
+    case("bad_behavior", whole({**split, "behavior": "Odd"}))
+    case("bad_strip", whole(decoder={"type": "Strip", "content": " ", "start": -1}))
 
 
 # ---- configuration ---------------------------------------------------------------------------------------------------
@@ -1370,6 +1397,42 @@ def seeds_adapter():
     put("adapter", "bad_utf8", b'{"peft_type": "\xff"}')
     put("adapter", "bad_deep", "[" * 3000)
     put("adapter", "bad_empty", "")
+
+
+def seeds_gguf():
+    def case(name, kind, first, second="{}"):
+        first, second = (x if isinstance(x, bytes) else (x if isinstance(x, str) else json.dumps(x, separators=(",", ":"))).encode() for x in (first, second))
+        put("gguf", name, struct.pack("<BH", kind, len(first)) + first + second)
+
+    for name in ("bpe", "prefix", "unigram", "bad_cut", "bad_unknown"):
+        data = (HERE / "corpus/pieces" / name).read_bytes()
+        case(name, 0, data[2:2 + struct.unpack("<H", data[:2])[0]], {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True,
+                                                                    "added_tokens_decoder": {"299": {"content": "<new>", "special": True}, "x": {}}})
+    words = {"a": 0, "b": 1, "ab": 2, "<0x0A>": 3, "<unk>": 4}
+    model = {"type": "BPE", "vocab": words, "merges": ["a b"], "unk_token": "<unk>"}
+    level = {"type": "ByteLevel", "use_regex": True}
+    added = [{"id": 5, "content": "<s>", "special": True}, {"id": 6, "content": "x\u2581y\u2581", "special": False}]
+    around = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}]}
+    whole = {"model": model, "added_tokens": added, "pre_tokenizer": level, "post_processor": around}
+    case("json", 1, whole, {"bos_token": "<s>", "pad_token": "ab", "unk_token": 3})
+    case("fallback", 1, {**whole, "model": {**model, "byte_fallback": True, "merges": [["a", "b"]]}, "pre_tokenizer": None})
+    case("spaces", 1, {**whole, "model": {**model, "merges": [["a ", "b"]]}})
+    case("digits", 1, {**whole, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, level]}})
+    split = {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}"}}
+    case("deepseek", 1, {**whole, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, split, split, level]}})
+    case("bad_split", 1, {**whole, "pre_tokenizer": split})
+    case("bad_merges", 1, {**whole, "model": {**model, "merges": ["ab"]}})
+    case("bad_id", 1, {**whole, "model": {**model, "vocab": {"a": 300}}})
+    case("bad_added", 1, {**whole, "added_tokens": [3]})
+    case("bad_vocab", 1, {**whole, "model": {**model, "vocab": []}})
+    case("bad_json", 1, "[]")
+    case("bad_config", 1, whole, "[")
+    case("bad_wire", 0, bytes([7 << 3 | 1]) + bytes(8) + bytes([7 << 3 | 3]))
+    case("bad_fixed", 0, bytes([10, 3, 2 << 3 | 5, 0, 0]))
+    case("bad_number", 0, bytes([0xff] * 12))
+    case("bad_piece", 0, bytes([10, 2, 3 << 3, 9]))
+    case("gpt2", 2, {**words, "<|endoftext|>": 5}, "#version: 0.2\na b\n\nnone\n")
+    case("bad_gpt2", 2, {"a": "b"}, "a b\n")
 
 
 def main():

@@ -9,6 +9,7 @@ TARGET(csv)
 #endif
 TARGET(elf)
 TARGET(environment)
+TARGET(gguf)
 TARGET(hook_state)
 TARGET(identity)
 #ifdef DDP_WITH_ZLIB

@@ -23,7 +23,7 @@ static void check_text(const tokenizer *t, tokenizer_scratch *s, fuzz_input *in,
     fuzz_check_error(status, &err);
     for (size_t i = 0; i < ids.size; i++) FUZZ_CHECK(ids.data[i] < 1u << 22);
     if (status == DDP_OK) {
-        status = tokenizer_decode(t, ids.data, ids.size, 0, &text, &err);
+        status = tokenizer_decode(t, ids.data, ids.size, flags == 1 ? TOKENIZER_SKIP_SPECIAL : 0, &text, &err);
         fuzz_check_error(status, &err);
         FUZZ_CHECK(status != DDP_OK || utf8_valid(text.data, text.size) == text.size);
     }
@@ -55,6 +55,8 @@ FUZZ_TARGET(tokenizer)
     fuzz_check_error(status, &err);
     if (status != DDP_OK) return 0;
     FUZZ_CHECK(tokenizer_scratch_new(&s, &err) == DDP_OK);
+    FUZZ_CHECK(tokenizer_bos(t) < tokenizer_vocabulary(t) && tokenizer_eos(t) < tokenizer_vocabulary(t));
+    (void)tokenizer_is_local(t);
     for (unsigned flags = 0; flags < 4; flags++) check_text(t, s, &in, flags);
     tokenizer_scratch_free(s);
     tokenizer_close(t);

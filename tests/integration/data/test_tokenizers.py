@@ -36,6 +36,16 @@ class Tokenizers(Case):
         self.equal(r.code, 0, r)
         return [int(x) for x in r.out.split(",")]
 
+    def test_the_example(self):
+        """conf/text-tokenizer.ini with a small model and a small tokenizer; then its tokens are there."""
+        model = {"layers": 1, "heads": 2, "width": 16, "context": 32, "vocabulary": 512}
+        data = {"tokenizer": VECTORS / "gpt2.json", "context": 32, "cache": self.dir / "tokens"}
+        sets = {**{f"model.gpt2.{k}": v for k, v in model.items()}, **{f"{s}.tokens.{k}": v for s in ("data", "eval") for k, v in data.items()},
+                "train.max_steps": 2, "checkpoint.dir": self.dir / "ckpt", "output.dir": self.dir / "run"}
+        r = self.run("-c", harness.SRC / "conf/text-tokenizer.ini", *[x for k, v in sets.items() for x in ("--set", f"{k}={v}")])
+        self.equal(r.code, 0, r)
+        self.check(any(p.suffix == ".tokens" for p in (self.dir / "tokens").iterdir()), list((self.dir / "tokens").iterdir()))
+
     def test_tokenize(self):
         self.ini("run.ini", self.gpt())
         case = next(c for c in json.loads((VECTORS / "llama3.cases").read_text()) if "THEY" in c[0])

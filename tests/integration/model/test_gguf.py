@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import struct
 import sys
 
@@ -129,8 +130,13 @@ class Gguf(Case):
 
     def test_types(self):
         weights = self.prepare()
+        values = list(weights["transformer.wte.weight"][1])
+        values[:16] = [1 + 1 / 256, 1 + 3 / 256, 1 + 1 / 2048, -1 - 3 / 2048, 65504.0, 65500.0, 1e-8, 2.0 ** -25, 3 * 2.0 ** -25, 6.1e-5, 5e-6, -0.0, 0.1,
+                       1 / 3, -2.0 ** -24, 3.1e-8]  # halfway between two, large, without an exponent
+        weights["transformer.wte.weight"] = (weights["transformer.wte.weight"][0], struct.unpack("<%df" % len(values), struct.pack("<%df" % len(values), *values)))
+        write_safetensors(self.dir / "w.safetensors", weights)
         for kind, number, code in (("f16", 1, 1), ("bf16", 30, 32)):
-            g = self.export(f"{kind}.gguf", "--type", kind)
+            g = self.export(f"{kind}.gguf", "--type", kind, "--checkpoint", self.dir / "w.safetensors")
             self.equal(g.pairs["general.file_type"], code)
             self.equal({n for n, t in g.tensors.items() if t[1] == 0},
                        {n for n in g.tensors if n.endswith((".bias", "_norm.weight", "position_embd.weight"))})
@@ -211,20 +217,111 @@ class Gguf(Case):
         self.train({"checkpoint": {"dir": self.dir / "other"}, "data.synthetic": {"samples": 32}}, nproc=0, name="mlp.ini")
         self.fails(self.run("export", "gguf", "-c", "mlp.ini", "a"), 2, "llama.cpp has GPT-2, LLaMA")
 
+    def llama(self, kind, **config):
+        """A folder as Hugging Face writes it, of numbers that follow from their place, which bf16 has."""
+        folder = self.dir / f"hf_{kind}{config.get('rope_parameters', {}).get('rope_type', '')}"
+        folder.mkdir()
+        heads, kv, dim, width, hidden, rows = 4, 2, config.get("head_dim", 16), 64, 96, 480
+        (folder / "config.json").write_text(json.dumps({
+            "architectures": [kind.capitalize() + "ForCausalLM"], "model_type": kind, "vocab_size": rows, "hidden_size": width,
+            "intermediate_size": hidden, "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim,
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu", **config}))
+        shapes = {"model.embed_tokens.weight": (rows, width), "model.norm.weight": (width,), "lm_head.weight": (rows, width)}
+        for i in range(2):
+            q, k = heads * dim, kv * dim
+            layer = {"input_layernorm.weight": (width,), "post_attention_layernorm.weight": (width,), "self_attn.q_proj.weight": (q, width),
+                     "self_attn.k_proj.weight": (k, width), "self_attn.v_proj.weight": (k, width), "self_attn.o_proj.weight": (width, q),
+                     "mlp.gate_proj.weight": (hidden, width), "mlp.up_proj.weight": (hidden, width), "mlp.down_proj.weight": (width, hidden)}
+            if kind == "qwen2":
+                layer.update({"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (k,), "self_attn.v_proj.bias": (k,)})
+            if kind == "qwen3":
+                layer.update({"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)})
+            shapes.update({f"model.layers.{i}.{n}": s for n, s in layer.items()})
+        rng = random.Random(4)
+        tensors = {n: (list(s), [(n.endswith("norm.weight")) + rng.randrange(-64, 65) / 256 for _ in range(math.prod(s))]) for n, s in shapes.items()}
+        tensors["lm_head.weight"][1][:width] = [0.0] * width  # the token of the end is never the likeliest
+        write_safetensors(folder / "model.safetensors", tensors)
+        (self.dir / "llama.ini").write_text(
+            f"[train]\nthreads = 1\n[model]\nplugin = llama\n[model.llama]\nconfig = {folder}\n[data]\nplugin = synthetic\n[data.synthetic]\nsamples = 8\n"
+            f"shape = 80\nvocabulary = 480\n[checkpoint]\ninit_from = {folder}\n")
+        return tensors
+
+    KINDS = {"llama": {}, "llama3": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+             "yarn": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}},
+             "qwen2": {}, "qwen3": {"head_dim": 32}}
+
+    def each_llama(self):
+        if self.run("plugins", "model.llama").code != 0:
+            raise Skip("no model llama in this build")
+        for name, config in self.KINDS.items():
+            yield name, self.llama(name if name.startswith("qwen") else "llama", **config)
+
+    def test_llama(self):
+        for name, tensors in self.each_llama():
+            r = self.run("export", "gguf", "-c", "llama.ini", "a.gguf")
+            self.equal(r.code, 0, r)
+            g = Reader(self.dir / "a.gguf")
+            arch, dim = g.pairs["general.architecture"], 32 if name == "qwen3" else 16
+            self.equal(arch, name if name.startswith("qwen") else "llama")
+            self.equal([g.pairs[f"{arch}.{k}"] for k in ("context_length", "attention.head_count_kv", "rope.dimension_count", "feed_forward_length")],
+                       [256, 2, dim, 96])
+            self.equal((g.pairs.get(f"{arch}.rope.scaling.type"), g.pairs.get(f"{arch}.rope.scaling.factor")),
+                       {"linear": ("linear", 2.0), "yarn": ("yarn", 4.0)}.get(name, (None, None)))
+            self.equal("blk.1.attn_q.bias" in g.tensors, name == "qwen2")
+            self.equal("blk.1.attn_k_norm.weight" in g.tensors, name == "qwen3")
+            for part, heads in (("q", 4), ("k", 2)):
+                shape, values = tensors[f"model.layers.1.self_attn.{part}_proj.weight"]
+                rows = [values[i * 64:i * 64 + 64] for i in range(shape[0])]
+                if arch == "llama":
+                    rows = [rows[h * dim + i % 2 * dim // 2 + i // 2] for h in range(heads) for i in range(dim)]
+                self.equal(g.floats(f"blk.1.attn_{part}.weight"), (tuple(shape), [v for row in rows for v in row]), name)
+            self.equal("rope_freqs.weight" in g.tensors, name == "llama3")
+            if name == "llama3":
+                factors = [1 / f for f in self.llama3_shares()]
+                self.check(all(abs(a - b) < 1e-5 * b for a, b in zip(g.floats("rope_freqs.weight")[1], factors)), (g.floats("rope_freqs.weight"), factors))
+
+    def llama3_shares(self):
+        """What llama3 makes of each frequency, as a share (transformers, _compute_llama3_parameters)."""
+        shares = []
+        for i in range(8):
+            length = 2 * math.pi * 500000.0 ** (2 * i / 16)
+            smooth = (64 / length - 1.0) / (4.0 - 1.0)
+            shares.append(1.0 if length < 64 / 4 else 1 / 8 if length > 64 else (1 - smooth) / 8 + smooth)
+        return shares
+
+    def continued(self, out, ini, *args):
+        r = self.run("generate", "-c", ini, *args, "--prompt-tokens", "70,80,90", "--tokens", "64", "--temperature", "0")
+        self.equal(r.code, 0, r)
+        live = self.finish(self.spawn([PYTHON, SRC / "tests/integration/support/gguf_live.py", self.dir / out, "70,80,90", "64"]))
+        self.equal(live.code, 0, live)
+        self.equal(json.loads(live.out.strip().splitlines()[-1]), [int(x) for x in r.out.split()][3:], f"{ini} {out}")
+
     @long_case
     def test_llama_cpp_continues_as_generate_does(self):
         if SANITIZED:
             raise Skip("a library under the sanitizers is not for Python")
         if self.finish(self.spawn([PYTHON, "-c", "import xllamacpp"])).code != 0:
             raise Skip("no xllamacpp (DDP_GGUF_PYTHON names a Python that has it)")
-        self.prepare()
-        r = self.run("generate", "-c", "run.ini", "--prompt-tokens", "70,80,90", "--tokens", "64", "--temperature", "0")
-        self.equal(r.code, 0, r)
-        for kind in ("f32", "f16", "bf16"):
-            self.export("a.gguf", "--type", kind)
-            live = self.finish(self.spawn([PYTHON, SRC / "tests/integration/support/gguf_live.py", self.dir / "a.gguf", "70,80,90", "64"]))
-            self.equal(live.code, 0, live)
-            self.equal(json.loads(live.out.strip().splitlines()[-1]), [int(x) for x in r.out.split()][3:], kind)
+        weights = self.prepare()
+        rng = random.Random(6)
+        drawn = {n: (s, [n.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) + rng.randrange(-64, 65) / 256 for _ in v])
+                 for n, (s, v) in weights.items()}
+        drawn["transformer.wte.weight"][1][:16] = [0.0] * 16
+        write_safetensors(self.dir / "w.safetensors", drawn)
+        words = {"<|endoftext|>": 0, "t": 1, "1": 2, "t1": 3, **{f"t{i}": i for i in range(4, 480)}}  # each is whole text
+        tiny = self.dir / "tiny"
+        tiny.mkdir()
+        (tiny / "vocab.json").write_text(json.dumps(words))
+        (tiny / "merges.txt").write_text("#version: 0.2\nt 1\n")
+        for kind in ("f32", "f16"):
+            self.export("a.gguf", "--tokenizer", tiny, "--type", kind, "--checkpoint", self.dir / "w.safetensors")
+            self.continued("a.gguf", "run.ini", "--checkpoint", self.dir / "w.safetensors")
+        for _ in self.each_llama():
+            r = self.run("export", "gguf", "-c", "llama.ini", "--tokenizer", tiny, "b.gguf")
+            self.equal(r.code, 0, r)
+            self.continued("b.gguf", "llama.ini")
 
 
 if __name__ == "__main__":

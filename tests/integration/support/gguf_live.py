@@ -9,6 +9,8 @@ import xllamacpp
 def main():
     p = xllamacpp.CommonParams()
     p.model.path, p.n_ctx, p.warmup, p.cpuparams.n_threads = sys.argv[1], 256, False, 1
+    p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     if len(sys.argv) > 4:
         p.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(sys.argv[4], 1.0)]
     r = xllamacpp.Server(p).handle_completions({

@@ -52,6 +52,21 @@ static void pass_over(decoder *d)
     png_set_chunk_malloc_max(d->png, CHUNK_MAX);
 }
 
+/* libpng takes memory for as many bytes as a chunk of EXIF data says that it has: not more than the file has. */
+static void check_chunks(decoder *d)
+{
+    const uint8_t *bytes = d->job->source->bytes;
+    const size_t size = d->job->source->size;
+
+    for (size_t at = 8; at + 12 <= size && memcmp(bytes + at + 4, "IDAT", 4) != 0;) {
+        size_t length =
+            (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 | (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+
+        if (length > size - at - 12) png_error(d->png, "the file ends within the image");
+        at += 12 + length;
+    }
+}
+
 /* Whatever the file has becomes RGB of 8 bits. */
 static void set_up(decoder *d)
 {
@@ -99,6 +114,7 @@ static ddp_status decode(decoder *d)
 
     png_set_user_limits(d->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_place looks at the size */
     pass_over(d);
+    check_chunks(d);
     png_set_read_fn(d->png, d, on_read);
     png_read_info(d->png, d->info);
     size = (image_size){png_get_image_height(d->png, d->info), png_get_image_width(d->png, d->info), 0};

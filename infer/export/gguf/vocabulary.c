@@ -1,27 +1,13 @@
-/* infer/export/gguf_vocabulary.c -- see gguf_vocabulary.h. */
-#include "infer/export/gguf_vocabulary.h"
+/* infer/export/gguf/vocabulary.c -- see vocabulary.h. */
+#include "infer/export/gguf/vocabulary.h"
 #include "base/sys.h"
+#include "infer/export/gguf/readers.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum { ROOM = 4096 };
 #define MOST_BYTES ((size_t)1 << 30) /* of a file of a tokenizer */
-
-ddp_status gguf_word_put(gguf_words *w, int64_t number, const char *text, size_t size, float score, int32_t type,
-                         ddp_err *err)
-{
-    char *kept;
-
-    if (number < 0 || number >= w->count)
-        return ddp_fail(err, DDP_ERR_DATA, "the token \"%.60s\" has the number %lld, and the model has %lld tokens",
-                        text, (long long)number, (long long)w->count);
-    kept = ddp_pool_alloc(&w->pool, size + 1, err);
-    if (kept == NULL) return err->status;
-    memcpy(kept, text, size);
-    w->all[number] = (gguf_token){kept, size, score, type};
-    return DDP_OK;
-}
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 static bool is_file(const char *folder, const char *name, char *path)

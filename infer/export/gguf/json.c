@@ -1,6 +1,6 @@
-/* infer/export/gguf_json.c -- tokenizer.json of Hugging Face, of byte-pair encoding; see gguf_vocabulary.h. What comes
+/* infer/export/gguf/json.c -- tokenizer.json of Hugging Face, of byte-pair encoding; see readers.h. What comes
  * out is what llama.cpp's convert_hf_to_gguf.py writes. */
-#include "infer/export/gguf_vocabulary.h"
+#include "infer/export/gguf/readers.h"
 #include <string.h>
 
 /* llama.cpp knows how a tokenizer splits text by a name (llama-vocab.cpp). */

@@ -1,9 +1,9 @@
-/* infer/export/gguf_adapter.h -- a LoRA adapter in PEFT's folder, as llama.cpp's convert_lora_to_gguf.py writes it.
- * Private to export/. */
+/* infer/export/gguf/adapter.h -- a LoRA adapter in PEFT's folder, as llama.cpp's convert_lora_to_gguf.py writes it.
+ * Private to gguf/. */
 #pragma once
 
 #include "checkpoint/safetensors.h"
-#include "infer/export/gguf_model.h"
+#include "infer/export/gguf/model.h"
 
 typedef struct gguf_adapter {
     ddp_safetensors *file;

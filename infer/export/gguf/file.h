@@ -1,5 +1,5 @@
-/* infer/export/gguf_file.h -- a GGUF file (ggml-org/ggml, docs/gguf.md, version 3) that is being made: pairs of key and
- * value, and tensors. Private to export/.
+/* infer/export/gguf/file.h -- a GGUF file (ggml-org/ggml, docs/gguf.md, version 3) that is being made: pairs of key and
+ * value, and tensors. Private to gguf/.
  *
  * Nothing is checked on the way: `failed` of the texts tells of memory that was not there when the file is written. */
 #pragma once

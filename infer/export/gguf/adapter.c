@@ -1,5 +1,5 @@
-/* infer/export/gguf_adapter.c -- see gguf_adapter.h. */
-#include "infer/export/gguf_adapter.h"
+/* infer/export/gguf/adapter.c -- see adapter.h. */
+#include "infer/export/gguf/adapter.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

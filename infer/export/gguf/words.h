@@ -1,7 +1,7 @@
-/* infer/export/gguf_vocabulary.h -- the tokenizer of a model, as llama.cpp has it in the file. Private to export/. */
+/* infer/export/gguf/words.h -- the tokens of a tokenizer while its files are read. Private to gguf/. */
 #pragma once
 
-#include "infer/export/gguf_file.h"
+#include "base/base.h"
 #include <jansson.h>
 
 /* llama.cpp's and SentencePiece's numbers of what a token is */
@@ -30,12 +30,3 @@ typedef struct gguf_words {
 /* A text of the pool with this token; DDP_ERR_DATA: no such number, or the model lacks the row for it. */
 ddp_status gguf_word_put(gguf_words *w, int64_t number, const char *text, size_t size, float score, int32_t type,
                          ddp_err *err);
-/* tokenizer.model of SentencePiece, in w->data. */
-ddp_status gguf_words_pieces(gguf_words *w, size_t size, ddp_err *err);
-/* tokenizer.json in w->json. */
-ddp_status gguf_words_json(gguf_words *w, ddp_err *err);
-
-/* Adds the pairs tokenizer.ggml.* of a folder, or of one of its files: tokenizer.model, tokenizer.json, vocab.json
- * with merges.txt, and tokenizer_config.json. NULL: none, and the file says so. `count` is the rows of the token
- * embedding. DDP_ERR_DATA, DDP_ERR_UNSUPPORTED: one line that names the file. */
-ddp_status gguf_vocabulary(const char *path, int64_t count, gguf_file *f, ddp_err *err);

@@ -1,7 +1,8 @@
-/* infer/export/gguf_model.c -- see gguf_model.h. Names and what is done to tensors are those of llama.cpp's
+/* infer/export/gguf/model.c -- see model.h. Names and what is done to tensors are those of llama.cpp's
  * convert_hf_to_gguf.py (GPT2Model, LlamaModel, Qwen2Model, Qwen3Model). */
-#include "infer/export/gguf_model.h"
+#include "infer/export/gguf/model.h"
 #include "infer/export/base.h"
+#include "infer/export/merge.h"
 #include "train/state/tensors.h"
 #include <ddpengine/rope.h>
 #include <errno.h>
@@ -121,24 +122,37 @@ static void look_at_nodes(const ddp_program *p, gguf_model *g)
     }
 }
 
-/* Tokens that the model was made for: what its config.json says, or its option `context`, or what its data has. */
+/* Of the file, or of the config.json in that folder. */
+static int64_t context_in(const char *config)
+{
+    static const char *const ends[] = {"", "/config.json"};
+    int64_t context = 0;
+
+    for (size_t i = 0; i < DDP_COUNT(ends) && context <= 0; i++) {
+        char path[EXPORT_PATH];
+        json_t *j;
+
+        (void)snprintf(path, sizeof(path), "%.4000s%s", config, ends[i]);
+        j = json_load_file(path, 0, NULL);
+        context = json_integer_value(json_object_get(j, "max_position_embeddings"));
+        json_decref(j);
+    }
+    return context;
+}
+
+/* Tokens that the model was made for: its option `context`, or what its config.json says, or what its data has. */
 static int64_t context_of(const infer_model *m)
 {
     const ddp_session *s = m->t.s;
     const ddp_setting *file, *option;
     int64_t context = 0;
     char section[128];
-    json_t *config;
 
     (void)snprintf(section, sizeof(section), "model.%s", s->model.plugin->desc.name);
     file = ddp_settings_find(&s->config->settings, section, "config");
     option = ddp_settings_find(&s->config->settings, section, "context");
-    if (file != NULL && file->value[0] != '\0') {
-        config = json_load_file(file->value, 0, NULL);
-        context = json_integer_value(json_object_get(config, "max_position_embeddings"));
-        json_decref(config);
-    }
-    if (context <= 0 && option != NULL) context = strtoll(option->value, NULL, 10);
+    if (option != NULL) context = strtoll(option->value, NULL, 10);
+    if (context <= 0 && file != NULL && file->value[0] != '\0') context = context_in(file->value);
     if (context <= 0 && s->train.field_count > 0 && s->train.fields[0].rank > 0) context = s->train.fields[0].dims[0];
     return context;
 }

@@ -1,7 +1,7 @@
-/* infer/export/gguf.c -- a model, or an adapter of one, for llama.cpp; see export.h. */
+/* infer/export/gguf/gguf.c -- a model, or an adapter of one, for llama.cpp; see export.h. */
 #include "infer/export/export.h"
-#include "infer/export/gguf_adapter.h"
-#include "infer/export/gguf_vocabulary.h"
+#include "infer/export/gguf/adapter.h"
+#include "infer/export/gguf/vocabulary.h"
 #include "train/state/memory.h"
 #include <ddpengine/rope.h>
 #include <string.h>

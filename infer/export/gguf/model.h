@@ -1,9 +1,9 @@
-/* infer/export/gguf_model.h -- what llama.cpp calls a model's parts, and what it has to know of the model. Private to
+/* infer/export/gguf/model.h -- what llama.cpp calls a model's parts, and what it has to know of the model. Private to
  * export/. */
 #pragma once
 
 #include "graph/graph.h"
-#include "infer/export/gguf_file.h"
+#include "infer/export/gguf/file.h"
 #include "infer/model.h"
 
 typedef struct gguf_model {

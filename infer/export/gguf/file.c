@@ -1,5 +1,5 @@
-/* infer/export/gguf_file.c -- see gguf_file.h. */
-#include "infer/export/gguf_file.h"
+/* infer/export/gguf/file.c -- see file.h. */
+#include "infer/export/gguf/file.h"
 #include "base/sys.h"
 #include <fcntl.h>
 #include <stdlib.h>

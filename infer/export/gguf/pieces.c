@@ -1,6 +1,6 @@
-/* infer/export/gguf_pieces.c -- tokenizer.model of SentencePiece: a message of protocol buffers
- * (sentencepiece_model.proto); see gguf_vocabulary.h. */
-#include "infer/export/gguf_vocabulary.h"
+/* infer/export/gguf/pieces.c -- tokenizer.model of SentencePiece: a message of protocol buffers
+ * (sentencepiece_model.proto); see readers.h. */
+#include "infer/export/gguf/readers.h"
 #include <string.h>
 
 typedef struct cursor {
