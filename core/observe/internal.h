@@ -83,7 +83,7 @@ typedef struct ddp_prometheus {
     ddp_step_record last;
     uint64_t planned_steps, warnings, checkpoints;
     double checkpoint_time; /* seconds since 1970; 0: none yet */
-    char evaluation[2048];  /* lines of the newest one */
+    char evaluation[2080];  /* lines of the newest one */
     int64_t written_ns;
     bool stale, failed; /* news since the file was written; a warning was given */
 } ddp_prometheus;

@@ -27,7 +27,6 @@ struct ddp_observer {
     pthread_t thread;
     char *dir;
     ddp_log *log;
-    ddp_tensorboard *tensorboard; /* NULL: none */
     bool running;
 
     alignas(64) atomic_uint_fast64_t tail; /* written by the consumer */
@@ -36,6 +35,7 @@ struct ddp_observer {
     pthread_cond_t space;                  /* the producer waits for it */
     bool asked, stop;
 
+    ddp_tensorboard *tensorboard; /* NULL: none */
     ddp_statistics statistics;
     ddp_progress progress;
     ddp_loss_spike spike;

@@ -114,7 +114,7 @@ static void round_tensor(ddp_named_tensor *t, uint16_t **room)
     uint64_t count = state_tensor_elements(t);
     const float *from = t->data;
 
-    for (uint64_t i = 0; i < count; i++) (*room)[i] = to_bf16(from[i]);
+    for (uint64_t i = 0; from != NULL && i < count; i++) (*room)[i] = to_bf16(from[i]);
     t->dtype = DDP_BF16;
     t->data = *room;
     *room += count;

@@ -51,7 +51,7 @@ static const char *pre_of(const json_t *pre)
         has_own_regex(second))
         return "smollm";
     for (size_t i = 0; i < DDP_COUNT(splits); i++)
-        if (strcmp(splits[i].regex, regex) == 0 && (i < 4 || step(pre, 3) != NULL)) return splits[i].name;
+        if ((i < 4 || step(pre, 3) != NULL) && strcmp(splits[i].regex, regex) == 0) return splits[i].name;
     return NULL;
 }
 

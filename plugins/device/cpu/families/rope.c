@@ -19,7 +19,7 @@ static ddp_status group_rope(low_lowering *w, low_kernel *k, uint32_t node, ddp_
     rope_state *s = k->state = calloc(1, sizeof(*s));
 
     if (s == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
-    if (n->attrs.rope.head_dim < 2 || n->attrs.rope.head_dim > 2 * CPU_ROPE_PAIRS)
+    if (n->attrs.rope.head_dim < 2 || n->attrs.rope.head_dim > INT64_C(2) * CPU_ROPE_PAIRS)
         return low_refuse(w, n, "its heads have too many features", err);
     s->size = n->attrs.rope.head_dim;
     s->scaling = ddp_rope_scaling(&n->attrs);

@@ -13,7 +13,7 @@ static ddp_status group_rope(low_lowering *w, low_kernel *k, uint32_t node, ddp_
     cu_rope *p = cu_state(k, sizeof(*p), err);
 
     if (p == NULL) return DDP_ERR_NOMEM;
-    if (n->attrs.rope.head_dim < 2 || n->attrs.rope.head_dim > 2 * CU_ROPE_PAIRS)
+    if (n->attrs.rope.head_dim < 2 || n->attrs.rope.head_dim > INT64_C(2) * CU_ROPE_PAIRS)
         return low_refuse(w, n, "its heads have too many features", err);
     p->n = x->dims[0];
     p->t = x->dims[1];
