@@ -157,8 +157,8 @@ struct ddp_optimizer_config {
     int64_t warmup_steps, schedule_steps, step_size;
     ddp_list milestones; /* of int64_t, rising */
     double gamma, min_lr;
-    double pct_start, div_factor, final_div_factor; /* of one_cycle, as are: */
-    int32_t anneal_strategy, cycle_momentum;        /* DDP_ANNEAL_* */
+    double pct_start, div_factor, final_div_factor;       /* of one_cycle, as are: */
+    int32_t anneal_strategy, cycle_momentum, three_phase; /* DDP_ANNEAL_* */
     double base_momentum, max_momentum;
     const char *metric; /* of plateau, as are: */
     int64_t patience, cooldown;

@@ -11,7 +11,7 @@ struct ddp_plugins_config {
 };
 
 /* That of [optimizer], in a file of its own. */
-enum { CONFIG_OPTIMIZER_OPTIONS = 30 };
+enum { CONFIG_OPTIMIZER_OPTIONS = 31 };
 extern const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS];
 
 /* That of [lora], likewise. */

@@ -39,9 +39,9 @@ static ddp_status unknown(const char *name, const char *const *names, size_t cou
     ddp_text all = {0};
 
     for (size_t i = 0; i < count; i++) ddp_text_printf(&all, "%s%s", i > 0 ? ", " : "", names[i]);
-    (void)ddp_fail(err, DDP_ERR_CONFIG, "the evaluation has no result \"%s\"%s%s%s; there is %s", name,
-                   near != NULL ? ", did you mean \"" : "", near != NULL ? near : "", near != NULL ? "\"?" : "",
-                   all.data != NULL ? all.data : "none");
+    (void)ddp_fail(err, DDP_ERR_CONFIG, "the evaluation has no result \"%s\"%s%s%s %s", name,
+                   near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",
+                   near != NULL ? "\"? There is" : "; there is", all.data != NULL ? all.data : "none");
     ddp_text_free(&all);
     return err->status;
 }

@@ -29,33 +29,40 @@ static double anneal(const struct ddp_optimizer_config *o, double from, double t
     return to + (from - to) / 2.0 * (1.0 + cos(acos(-1.0) * p));
 }
 
-/* Where update `step` of the cycle is: *up, and at what share of that part. */
-static double cycle_share(const struct ddp_optimizer_config *o, uint64_t step, uint64_t length, bool *up)
-{
-    double top = o->pct_start * (double)length - 1.0, end = (double)length - 1.0, at = (double)step;
+enum { RISE, FALL, END }; /* of one_cycle; END with three_phase alone */
 
-    *up = at <= top;
-    if (*up) return top > 0.0 ? at / top : 1.0;
-    return at < end ? (at - top) / (end - top) : 1.0;
+/* Where update `step` of the cycle is: *part, and at what share of it. */
+static double cycle_share(const struct ddp_optimizer_config *o, uint64_t step, uint64_t length, int *part)
+{
+    double top = o->pct_start * (double)length - 1.0, last = (double)length - 1.0, at = (double)step;
+    double fallen = o->three_phase ? 2.0 * o->pct_start * (double)length - 2.0 : last;
+
+    *part = at <= top ? RISE : at <= fallen || !o->three_phase ? FALL : END;
+    if (*part == RISE) return top > 0.0 ? at / top : 1.0;
+    if (*part == END) return at < last ? (at - fallen) / (last - fallen) : 1.0;
+    return at < fallen ? (at - top) / (fallen - top) : 1.0;
 }
 
 static double one_cycle(const struct ddp_optimizer_config *o, uint64_t step, uint64_t length)
 {
-    double first = o->lr / o->div_factor;
-    bool up;
-    double p = cycle_share(o, step, length, &up);
+    double first = o->lr / o->div_factor, last = first / o->final_div_factor;
+    int part;
+    double p = cycle_share(o, step, length, &part);
 
-    return up ? anneal(o, first, o->lr, p) : anneal(o, o->lr, first / o->final_div_factor, p);
+    if (part == RISE) return anneal(o, first, o->lr, p);
+    return part == END ? anneal(o, first, last, p) : anneal(o, o->lr, o->three_phase ? first : last, p);
 }
 
 double train_schedule_momentum(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total, double momentum)
 {
-    bool up;
+    int part;
     double p;
 
     if (o->schedule != DDP_SCHEDULE_ONE_CYCLE || !o->cycle_momentum) return momentum;
-    p = cycle_share(o, step, length_of(o, total), &up);
-    return up ? anneal(o, o->max_momentum, o->base_momentum, p) : anneal(o, o->base_momentum, o->max_momentum, p);
+    p = cycle_share(o, step, length_of(o, total), &part);
+    if (part == END) return o->max_momentum;
+    return part == RISE ? anneal(o, o->max_momentum, o->base_momentum, p)
+                        : anneal(o, o->base_momentum, o->max_momentum, p);
 }
 
 double train_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total)

@@ -54,6 +54,15 @@ void data_describe_images(data_base *b, int64_t side, int64_t classes)
     b->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .max = classes - 1};
 }
 
+void data_name_bytes(char names[256][8])
+{
+    for (int i = 0; i < 256; i++)
+        if (i == '\n' || i == '\t' || i == '\r')
+            (void)snprintf(names[i], sizeof(names[i]), "\\%c", i == '\n' ? 'n' : i == '\t' ? 't' : 'r');
+        else
+            (void)snprintf(names[i], sizeof(names[i]), i == ' ' ? "'%c'" : i > ' ' && i < 127 ? "%c" : "\\x%02x", i);
+}
+
 void data_describe_tokens(data_base *b, uint64_t context, uint64_t vocabulary)
 {
     b->fields[0] = (ddp_field){

@@ -32,6 +32,8 @@ uint64_t data_fingerprint(const ddp_dataset *d);
 
 /* "image", u8 (3, side, side), and "label" from 0 to classes - 1 */
 void data_describe_images(data_base *b, int64_t side, int64_t classes);
+/* What tokens that are bytes look like: "a", "' '", "\\n", "\\xff". */
+void data_name_bytes(char names[256][8]);
 /* "input" and "target", i64 (context), tokens below `vocabulary` */
 void data_describe_tokens(data_base *b, uint64_t context, uint64_t vocabulary);
 

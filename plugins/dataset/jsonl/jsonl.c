@@ -30,6 +30,10 @@ struct ddp_dataset {
     const jsonl_config *config;
     temp_file bytes;
     uint64_t texts, bad, begin, end;
+    uint64_t *ends;     /* of a file of open_file: where each text ends in `bytes`; else NULL */
+    size_t room;        /* of ends */
+    bool is_file;       /* of open_file: each text is a sample, without a separator */
+    char names[256][8]; /* of bytes */
     char first_bad[300], description[600];
 };
 
@@ -120,6 +124,20 @@ static bool is_blank(const char *text, size_t length)
     return true;
 }
 
+static ddp_status note_end(ddp_dataset *d, ddp_err *err)
+{
+    if (d->texts > d->room) {
+        size_t room = d->room * 2 + 64;
+        uint64_t *ends = realloc(d->ends, room * sizeof(*ends));
+
+        if (ends == NULL) return data_no_memory("jsonl", err);
+        d->ends = ends;
+        d->room = room;
+    }
+    d->ends[d->texts - 1] = d->bytes.file.size;
+    return DDP_OK;
+}
+
 static ddp_status store(ddp_dataset *d, const char *text, size_t length, ddp_err *err)
 {
     static const char advice[] = "unpack_limit allows; raise that, or give fewer files";
@@ -129,6 +147,7 @@ static ddp_status store(ddp_dataset *d, const char *text, size_t length, ddp_err
 
     d->texts++;
     DDP_TRY(temp_write(&d->bytes, text, length, advice, err));
+    if (d->is_file) return note_end(d, err);
     return separator != NULL ? temp_write(&d->bytes, separator, 1, advice, err) : DDP_OK;
 }
 
@@ -279,6 +298,7 @@ static void describe(ddp_dataset *d)
 static void dataset_close(ddp_dataset *d)
 {
     temp_close(&d->bytes);
+    free(d->ends);
     free(d);
 }
 
@@ -295,6 +315,7 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
     for (size_t i = 0; i < c->files.count; i++) DDP_TRY(read_matches(d, patterns[i], err));
     DDP_TRY(choose_part(d, err));
     data_describe_tokens(&d->base, c->context, VOCABULARY);
+    data_name_bytes(d->names);
     describe(d);
     return hash_all(d, err);
 }
@@ -312,6 +333,52 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return DDP_OK;
 }
 
+/* ---- a file ------------------------------------------------------------------------------------------------------ */
+/* A text: its last tokens, from position 0 on, and zeros where there are fewer than the context. The target of the last
+ * one, and of what is behind it, is what is to be predicted. */
+static ddp_status read_text(const ddp_dataset *d, uint64_t index, int64_t *input, int64_t *target, ddp_err *err)
+{
+    uint64_t context = d->config->context, end = d->ends[index], first = index > 0 ? d->ends[index - 1] : 0;
+    uint64_t begin = end - first > context ? end - context : first, count = end - begin;
+    uint8_t raw[CHUNK];
+
+    for (uint64_t i = count; i < context; i++) input[i] = 0;
+    for (uint64_t i = count > 0 ? count - 1 : 0; i < context; i++) target[i] = DDP_NO_LABEL;
+    for (uint64_t done = 0; done < count; done += CHUNK) {
+        uint64_t piece = count - done < CHUNK ? count - done : CHUNK;
+
+        DDP_TRY(data_file_read(&d->bytes.file, raw, (size_t)piece, begin + done, err));
+        for (uint64_t i = 0; i < piece; i++) {
+            input[done + i] = raw[i];
+            if (done + i > 0) target[done + i - 1] = raw[i];
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *f = calloc(1, sizeof(*f));
+    ddp_status status;
+
+    if (f == NULL) return data_no_memory("jsonl", err);
+    f->base = d->base;
+    f->config = d->config;
+    f->bytes.file.fd = -1;
+    f->is_file = true;
+    status = temp_open(&f->bytes, "jsonl", path, d->config->unpack_limit, err);
+    if (status == DDP_OK) status = read_file(f, path, err);
+    if (status == DDP_OK && f->texts == 0)
+        status =
+            ddp_fail(err, DDP_ERR_DATA, "dataset jsonl: %s has no text under the key \"%.60s\"", path, d->config->key);
+    f->base.length = f->texts;
+    if (status == DDP_OK)
+        *out = f;
+    else
+        dataset_close(f);
+    return status;
+}
+
 /* ---- use --------------------------------------------------------------------------------------------------------- */
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
@@ -321,6 +388,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
+    if (d->is_file) return read_text(d, index, input, target, err);
     for (uint64_t done = 0; done <= context; done += CHUNK) {
         uint64_t count = context + 1 - done < CHUNK ? context + 1 - done : CHUNK;
 
@@ -333,10 +401,21 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     return DDP_OK;
 }
 
+static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int64_t value)
+{
+    (void)field;
+    return value >= 0 && value < 256 && !d->is_file ? d->names[value] : NULL;
+}
+
 static const char *dataset_describe(const ddp_dataset *d) { return d->description; }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
-                                    .describe = dataset_describe};
+static const ddp_dataset_ops ops = {DATA_OPS,
+                                    .open = dataset_open,
+                                    .close = dataset_close,
+                                    .read = dataset_read,
+                                    .describe = dataset_describe,
+                                    .class_name = dataset_class_name,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

@@ -355,15 +355,7 @@ static ddp_status name_bytes(ddp_dataset *d, ddp_err *err)
 {
     d->names = calloc(256, sizeof(*d->names));
     if (d->names == NULL) return data_no_memory("tokens", err);
-    for (int i = 0; i < 256; i++)
-        if (i == '\n' || i == '\t' || i == '\r')
-            (void)snprintf(d->names[i], sizeof(d->names[i]), "\\%c", i == '\n' ? 'n' : i == '\t' ? 't' : 'r');
-        else
-            (void)snprintf(d->names[i], sizeof(d->names[i]),
-                           i == ' '             ? "'%c'"
-                           : i > ' ' && i < 127 ? "%c"
-                                                : "\\x%02x",
-                           i);
+    data_name_bytes(d->names);
     return DDP_OK;
 }
 

@@ -124,7 +124,7 @@ class Evaluations(Case):
 
     def test_mistakes(self):
         path = self.ini("m.ini", NOISY, self.saves("ck"))
-        for setting, *parts in (("checkpoint.keep_best=acuracy", "no result \"acuracy\"", "mean \"accuracy\"", "there is loss, accuracy"),
+        for setting, *parts in (("checkpoint.keep_best=acuracy", "no result \"acuracy\"", "did you mean \"accuracy\"? There is loss, accuracy"),
                                 ("train.early_stopping=f1, 3", "no result \"f1\"", "loss, accuracy"),
                                 ("train.early_stopping=loss", "as in loss, 5"), ("train.early_stopping=loss, x", "as in loss, 5"),
                                 ("train.early_stopping=loss, 0", "as in loss, 5")):

@@ -76,7 +76,7 @@ class Predict(Case):
 
     def test_images_are_not_augmented(self):
         """Without [eval] the transforms are those of [data] but for chance: an image has one answer, whatever the seed."""
-        self.train_squares(random_crop=4, padding=1, flip=0.5)
+        self.train_squares(random_crop=4, padding=1, flip=0.5, random_erasing=0.9, mixup=0.1)
         a, b = (self.predict("images", "--set", f"train.seed={seed}").out for seed in (1, 2))
         self.equal(a, b)
 
@@ -220,6 +220,29 @@ class Predict(Case):
             self.equal((f["predictions"][0]["class"], f["row"]), (following, 1), text)
             self.check(f["predictions"][0]["probability"] > 0.5, f)
         self.check(re.fullmatch(r"new.txt: b 0.\d{4}\n", self.predict("new.txt", "--top", 1).out))
+
+    def test_json_lines(self):
+        """An answer for each text, as for a file of it alone: an empty one too, and those longer than the context."""
+        def lines(name, texts):
+            (self.dir / name).write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+
+        lines("train.jsonl", ["abc" * 40] * 10)
+        self.trained(NO_MLP, {"model": {"plugin": "gpt2"}, "data": {"plugin": "jsonl"},
+                              "model.gpt2": {"preset": "bytes", "layers": 1, "heads": 2, "width": 32},
+                              "optimizer": {"algorithm": "adamw", "lr": 0.02, "momentum": 0}, "train": {"epochs": 20, "batch_size": 8},
+                              "data.jsonl": {"files": "train.jsonl", "context": 8, "separator": "none"}})
+        texts = ["a", "abc", "abc" * 5 + "ab", "bca", "", "abc" * 3000 + "a"]
+        lines("new.jsonl", texts)
+        found = self.objects("new.jsonl")
+        self.equal([f["row"] for f in found], [1, 2, 3, 4, 5, 6])
+        self.equal([found[i]["predictions"][0]["class"] for i in (0, 1, 2, 3, 5)], ["b", "a", "c", "b", "b"])
+        lines("one.jsonl", texts[2:3])
+        (f,) = self.objects("one.jsonl")
+        self.equal(f["predictions"], found[2]["predictions"])
+        (self.dir / "none.jsonl").write_text("\n")
+        self.fails(self.predict("none.jsonl", code=10), 10, 'none.jsonl has no text under the key "text"')
+        (self.dir / "bad.jsonl").write_text('{"text": "a"}\n{"txt": "a"}\n')
+        self.fails(self.predict("bad.jsonl", code=10), 10, "bad.jsonl:2:", "no object with a text")
 
     # ---- mistakes ----------------------------------------------------------------------------------------------------
     def test_errors(self):

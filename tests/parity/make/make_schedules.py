@@ -58,6 +58,11 @@ def cases():
                                                                max_momentum=0.9), 23)
     o = sgd(0.1)
     yield "one_cycle_still", rates(o, lr_scheduler.OneCycleLR(o, 0.1, total_steps=7, cycle_momentum=False), 7)
+    o = sgd(0.2)
+    yield "one_cycle_three", rates(o, lr_scheduler.OneCycleLR(o, 0.2, total_steps=37, three_phase=True), 37)
+    o = adam(0.01)
+    yield "one_cycle_three_linear", rates(o, lr_scheduler.OneCycleLR(o, 0.01, total_steps=20, pct_start=0.4, anneal_strategy="linear",
+                                                                     three_phase=True), 20)
     yield "plateau", plateau(1, "min", 40, patience=2)
     yield "plateau_max", plateau(2, "max", 40, patience=1, factor=0.5, cooldown=2)
     yield "plateau_abs", plateau(3, "min", 40, patience=0, factor=0.5, threshold=0.05, threshold_mode="abs", min_lr=0.01)
