@@ -186,8 +186,10 @@ static void test_dropout_variants(void **state)
 static void model_run(fixture *f, const gpt *m, int64_t batch, bool training)
 {
     built b = gpt_build(f, m, batch, training);
+    double tolerance = m->gated ? 5e-4 : 1e-4; /* an RMS norm makes a row near 0, and its roundings, large */
 
-    built_check(&b, (job){.f = f, .seed = &seed, .classes = m->vocabulary, .tolerance = 1e-4, .by_scale = true}, 1);
+    built_check(&b, (job){.f = f, .seed = &seed, .classes = m->vocabulary, .tolerance = tolerance, .by_scale = true},
+                1);
     unbuild(&b);
 }
 
@@ -230,7 +232,8 @@ static void test_recompute(void **state)
                        .gated = (i & 4) != 0};
         fixture *f = *state;
         built kept = gpt_build(f, &m, 2, true), again = gpt_build(f, &m, 2, true);
-        job like = {.f = f, .seed = &seed, .classes = m.vocabulary, .tolerance = 1e-4, .by_scale = true};
+        job like = {
+            .f = f, .seed = &seed, .classes = m.vocabulary, .tolerance = m.gated ? 5e-4 : 1e-4, .by_scale = true};
         uint64_t bytes[2];
         ddp_lowered *l;
         ddp_planned *planned;
