@@ -1,6 +1,6 @@
 EXTRA_DIST += tests/bench/image_loading.py tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py \
 	tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py \
-	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py tests/bench/tokenizer_ids.py
+	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py tests/bench/lora_steps.py tests/bench/tokenizer_ids.py
 
 # of slow_link.py; it skips itself where it is not root
 LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4

@@ -156,6 +156,9 @@ class Conform(Case):
             (self.dir / "s.jsonl").write_text("".join(f'{{"instruction": "say {n}", "output": "{n}"}}\n' for n in range(50)))
             return ("--set", f"files={self.dir}/s.jsonl", "--set", "packing=separate", "--set", "length=64",
                     "--set", f"tokenizer={SRC}/tests/parity/vectors/sft/llama3")
+        elif (kind, name) == ("model", "llama"):
+            sizes = {"vocabulary": 64, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate": 48}
+            return [x for key, size in sizes.items() for x in ("--set", f"{key}={size}")]
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):
