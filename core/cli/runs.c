@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEPTH = 6, RUNS_MOST = 10000 };
+enum { DEPTH = 6, RUNS_MOST = 10000, DIFFERING_MOST = 1000 };
 
 typedef struct found {
     char *dir;
@@ -21,6 +21,8 @@ typedef struct found {
 typedef struct listing {
     found *runs;
     size_t count, capacity;
+    const ddp_ini_entry *differing[DIFFERING_MOST]; /* settings; of one of the runs */
+    size_t differing_count;
     ddp_log *log;
 } listing;
 
@@ -57,7 +59,10 @@ static ddp_status add_run(listing *l, const char *dir, ddp_err *err)
     }
     r = &l->runs[l->count];
     *r = (found){0};
-    DDP_TRY(ddp_run_folder_read(dir, &r->facts, err));
+    if (ddp_run_folder_read(dir, &r->facts, err) != DDP_OK) { /* the others are shown all the same */
+        ddp_log_line(l->log, DDP_LOG_WARN, "%s; this run is left out", err->msg);
+        return DDP_OK;
+    }
     r->dir = ddp_strdup(dir, err);
     if (r->dir == NULL) return err->status;
     l->count++;
@@ -108,24 +113,62 @@ static int by_start(const void *a, const void *b)
 }
 
 /* ---- the settings that differ ------------------------------------------------------------------------------------ */
-static const char *value_of(const found *r, const ddp_ini_entry *e)
-{
-    const ddp_ini_entry *own = r->settings != NULL ? config_ini_find(r->settings, e->section, e->key) : NULL;
-
-    return own != NULL ? own->value : "";
-}
-
 /* Where a run writes is its own, and so is what must not change the result. */
 static bool is_compared(const ddp_ini_entry *e)
 {
     return strcmp(e->section, "output") != 0 && !(strcmp(e->section, "checkpoint") == 0 && strcmp(e->key, "dir") == 0);
 }
 
-static bool differs(const listing *l, const ddp_ini_entry *e)
+/* The settings in which two of the runs differ, each once: all are compared with the first run that has any, and most
+ * often they lie side by side. */
+static bool is_listed(const listing *l, const ddp_ini_entry *e)
 {
-    for (size_t i = 0; i < l->count; i++)
-        if (l->runs[i].settings != NULL && strcmp(value_of(&l->runs[i], e), e->value) != 0) return true;
+    for (size_t i = 0; i < l->differing_count; i++)
+        if (strcmp(l->differing[i]->key, e->key) == 0 && strcmp(l->differing[i]->section, e->section) == 0) return true;
     return false;
+}
+
+static ddp_status list_entry(listing *l, const ddp_ini_entry *e, ddp_err *err)
+{
+    if (!is_compared(e) || is_listed(l, e)) return DDP_OK;
+    if (l->differing_count == DIFFERING_MOST)
+        return ddp_fail(err, DDP_ERR_CONFIG, "the runs differ in more than %d settings; name a smaller folder",
+                        DIFFERING_MOST);
+    l->differing[l->differing_count++] = e;
+    return DDP_OK;
+}
+
+static bool is_key(const ddp_ini_entry *a, const ddp_ini_entry *b)
+{
+    return a != NULL && strcmp(a->key, b->key) == 0 && strcmp(a->section, b->section) == 0;
+}
+
+/* Entries of `a` that `b` has not, or with another value. */
+static ddp_status list_differences(listing *l, const ddp_ini *a, const ddp_ini *b, ddp_err *err)
+{
+    const ddp_ini_entry *other = ddp_ini_next(b, NULL);
+
+    for (const ddp_ini_entry *e = ddp_ini_next(a, NULL); e != NULL; e = ddp_ini_next(a, e)) {
+        if (!is_key(other, e)) other = config_ini_find(b, e->section, e->key);
+        if (other == NULL || strcmp(other->value, e->value) != 0) DDP_TRY(list_entry(l, e, err));
+        other = other != NULL ? ddp_ini_next(b, other) : NULL;
+    }
+    return DDP_OK;
+}
+
+static ddp_status find_differences(listing *l, ddp_err *err)
+{
+    const ddp_ini *first = NULL;
+
+    for (size_t i = 0; i < l->count; i++) {
+        const ddp_ini *own = l->runs[i].settings;
+
+        if (own == NULL) continue;
+        if (first == NULL) first = own;
+        DDP_TRY(list_differences(l, own, first, err));
+        DDP_TRY(list_differences(l, first, own, err));
+    }
+    return DDP_OK;
 }
 
 /* "lr=0.1 batch_size=64": of a setting that another run has with another value, or not at all. */
@@ -134,11 +177,13 @@ static void print_differences(const listing *l, const found *r, ddp_text *out)
     const char *before = "  ";
 
     if (r->settings == NULL) {
-        ddp_text_printf(out, "%s(no settings.ini)", before);
+        ddp_text_printf(out, "%s(no settings.ini that can be read)", before);
         return;
     }
-    for (const ddp_ini_entry *e = ddp_ini_next(r->settings, NULL); e != NULL; e = ddp_ini_next(r->settings, e)) {
-        if (!is_compared(e) || !differs(l, e)) continue;
+    for (size_t i = 0; i < l->differing_count; i++) {
+        const ddp_ini_entry *e = config_ini_find(r->settings, l->differing[i]->section, l->differing[i]->key);
+
+        if (e == NULL) continue;
         ddp_text_printf(out, "%s%s.%s=%s", before, e->section, e->key, e->value);
         before = " ";
     }
@@ -204,7 +249,7 @@ int cli_command_runs(int argc, char **argv, ddp_log *log)
     if (code >= 0) return code;
     if (next < argc) folder = argv[next++];
     if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
-    if (look(&l, folder, DEPTH, &err) != DDP_OK) {
+    if (look(&l, folder, DEPTH, &err) != DDP_OK || find_differences(&l, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
         code = cli_print_error(&err, log);
     } else {

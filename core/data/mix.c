@@ -42,6 +42,12 @@ double mix_beta(double alpha, uint64_t seed, uint64_t index, uint64_t epoch)
     double a = log_gamma_variate(alpha, &random, VIEW_PLACE_MIX + 1, index);
     double b = log_gamma_variate(alpha, &random, VIEW_PLACE_MIX + 1 + TRIES, index);
 
+    if (isinf(a) && isinf(b)) { /* alpha is next to 0: in the limit it is 0 or 1, each half of the time */
+        uint32_t bits[4];
+
+        ddp_philox(&random, VIEW_PLACE_MIX, index, bits);
+        return (double)(bits[3] >> 31);
+    }
     return (double)(float)(1.0 / (1.0 + exp(b - a)));
 }
 

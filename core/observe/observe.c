@@ -232,19 +232,20 @@ void ddp_observe_event(ddp_observer *o, const char *event, const char *members, 
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
-/* The effective INI: settings.ini in the folder, and for TensorBoard a code block of Markdown. */
-static ddp_status write_settings(ddp_observer *o, const char *settings, ddp_err *err)
+/* The effective INI: settings.ini in the folder, and for TensorBoard a code block of Markdown. A disk that is full does
+ * not end a run. */
+static void write_settings(ddp_observer *o, const char *settings)
 {
     ddp_text text = {0};
+    ddp_err err = {0};
     char path[4096];
 
     ddp_text_printf(&text, "```ini\n%s```\n", settings);
     if (!text.failed) observe_tensorboard_text(o->tensorboard, "settings", text.data, 0);
     ddp_text_free(&text);
-    if (o->dir[0] == '\0') return DDP_OK;
-    if ((size_t)snprintf(path, sizeof(path), "%s/settings.ini", o->dir) >= sizeof(path))
-        return ddp_fail(err, DDP_ERR_CONFIG, "[output] dir %.200s... is too long", o->dir);
-    return ddp_file_replace(path, settings, strlen(settings), err);
+    if (o->dir[0] == '\0' || (size_t)snprintf(path, sizeof(path), "%s/settings.ini", o->dir) >= sizeof(path)) return;
+    if (ddp_file_replace(path, settings, strlen(settings), &err) != DDP_OK)
+        ddp_log_line(o->log, DDP_LOG_WARN, "%s; the run continues without this file", err.msg);
 }
 
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err)
@@ -265,7 +266,7 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
     if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
     if (st == DDP_OK && p->tensorboard)
         st = observe_tensorboard_open(o->dir, p->first_step, p->log, &o->tensorboard, err);
-    if (st == DDP_OK && p->settings != NULL) st = write_settings(o, p->settings, err);
+    if (st == DDP_OK && p->settings != NULL) write_settings(o, p->settings);
     if (st == DDP_OK) st = observe_prometheus_open(&o->prometheus, p->prometheus, p->total_steps, p->log, err);
     if (st == DDP_OK) {
         observe_progress_open(&o->progress, &own);

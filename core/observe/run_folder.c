@@ -27,6 +27,14 @@ static double number_of(json_t *object, const char *key)
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+/* A count as the engine writes it; 0 for what it would not write. */
+static uint64_t count_of(json_t *object, const char *key)
+{
+    json_t *v = json_object_get(object, key);
+
+    return json_is_integer(v) && json_integer_value(v) > 0 ? (uint64_t)json_integer_value(v) : 0;
+}
+
 /* The accuracy of evaluations where there is one, else their loss: the best so far. */
 static void take_evaluation(ddp_run_folder *r, json_t *line)
 {
@@ -38,7 +46,7 @@ static void take_evaluation(ddp_run_folder *r, json_t *line)
     if (strcmp(r->metric, metric) == 0 && (rises ? value <= r->best : value >= r->best)) return;
     ddp_copy_text(r->metric, sizeof(r->metric), metric);
     r->best = value;
-    r->best_step = (uint64_t)number_of(line, "step");
+    r->best_step = count_of(line, "step");
 }
 
 /* A run that starts from step 0 empties the file: of several starts the first one counts for the time. */
@@ -48,16 +56,16 @@ static void take_event(ddp_run_folder *r, json_t *line)
 
     if (event == NULL) return;
     if (strcmp(event, "start") == 0) {
-        if (r->started == 0.0) r->started = number_of(line, "time");
-        r->planned_steps = (uint64_t)json_integer_value(json_object_get(line, "planned_steps"));
+        if (r->started == 0.0 && isfinite(number_of(line, "time"))) r->started = number_of(line, "time");
+        r->planned_steps = count_of(line, "planned_steps");
         r->state = DDP_RUN_GOES_ON;
     } else if (strcmp(event, "step") == 0) {
-        r->steps = (uint64_t)json_integer_value(json_object_get(line, "step"));
+        r->steps = count_of(line, "step");
         r->loss = number_of(line, "loss");
     } else if (strcmp(event, "eval") == 0) {
         take_evaluation(r, line);
     } else if (strcmp(event, "end") == 0) {
-        r->exit_code = (int)json_integer_value(json_object_get(line, "exit_code"));
+        r->exit_code = (int)DDP_MIN_OF(count_of(line, "exit_code"), UINT64_C(255));
         r->state = r->exit_code == DDP_EXIT_OK ? DDP_RUN_DONE : DDP_RUN_FAILED;
     }
 }
@@ -107,7 +115,7 @@ static void take_summary(const char *dir, ddp_run_folder *r)
     if (metric != NULL && isfinite(number_of(best, "value"))) {
         (void)snprintf(r->metric, sizeof(r->metric), "eval_%s", metric);
         r->best = number_of(best, "value");
-        r->best_step = (uint64_t)json_integer_value(json_object_get(best, "step"));
+        r->best_step = count_of(best, "step");
     }
     if (json_is_true(json_object_get(summary, "stopped_early"))) r->state = DDP_RUN_STOPPED_EARLY;
     json_decref(summary);

@@ -103,26 +103,59 @@ static ddp_status lock(const cache_entry *e, int fd, ddp_err *err)
         e->plugin, e->part, WAIT_SECONDS / 60);
 }
 
-/* The file without its name still may be the one that another process has just renamed: then the entry is there. */
-static ddp_status make(cache_entry *e, data_file *out, ddp_err *err)
+/* Whether the open file is still the one that has the name: another process may have renamed or removed it. */
+static bool is_in_place(const cache_entry *e, int fd)
 {
-    int fd = open(e->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    struct stat open_one, named;
+
+    return fstat(fd, &open_one) == 0 && stat(e->part, &named) == 0 && open_one.st_ino == named.st_ino &&
+           open_one.st_dev == named.st_dev;
+}
+
+/* What was written goes with its failure: nobody would take it up, and a full disk would stay full. */
+static ddp_status write_locked(cache_entry *e, int fd, data_file *out, ddp_err *err)
+{
     ddp_status status;
 
-    if (fd < 0) return fail_file(e, "made", e->part, err);
-    status = lock(e, fd, err);
-    if (status == DDP_OK && find(e, out)) {
+    e->fd = fd;
+    status = write_entry(e, err);
+    if (status != DDP_OK) {
         (void)unlink(e->part);
-    } else if (status == DDP_OK) {
-        e->fd = fd;
-        status = write_entry(e, err);
-        if (status == DDP_OK && !find(e, out)) {
-            errno = EIO;
-            status = fail_file(e, "read back", e->name, err);
-        }
+    } else if (!find(e, out)) {
+        errno = EIO;
+        status = fail_file(e, "read back", e->name, err);
     }
-    (void)close(fd);
     return status;
+}
+
+static ddp_status make(cache_entry *e, data_file *out, ddp_err *err)
+{
+    ddp_status status = DDP_OK;
+    bool done = false;
+
+    while (status == DDP_OK && !done && !find(e, out)) {
+        int fd = open(e->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+        if (fd < 0) return fail_file(e, "made", e->part, err);
+        status = lock(e, fd, err);
+        done = status == DDP_OK && is_in_place(e, fd);
+        if (done) status = find(e, out) ? DDP_OK : write_locked(e, fd, out, err);
+        (void)close(fd);
+    }
+    return status;
+}
+
+bool entry_is_one(const char *path, const char *end)
+{
+    enum { KEY = 16 };
+    size_t length = strlen(path), tail = strlen(end);
+
+    if (length > 5 && strcmp(path + length - 5, ".part") == 0) length -= 5;
+    if (length < KEY + 1 + tail || path[length - tail - 1] != '.' || memcmp(path + length - tail, end, tail) != 0)
+        return false;
+    length -= tail + 1 + KEY;
+    if (length > 0 && path[length - 1] != '.' && path[length - 1] != '/') return false;
+    return strspn(path + length, "0123456789abcdef") == KEY;
 }
 
 ddp_status entry_set_name(cache_entry *e, const char *folder, const char *beside, uint64_t key, const char *end,

@@ -21,6 +21,8 @@ typedef struct cache_entry {
 /* FOLDER/KEY.END, or BESIDE.KEY.END where the folder is ""; the folder is made where it is not there. */
 ddp_status entry_set_name(cache_entry *e, const char *folder, const char *beside, uint64_t key, const char *end,
                           ddp_err *err);
+/* Whether a path is that of an entry, or of one that is being written: a pattern for the files may match it too. */
+bool entry_is_one(const char *path, const char *end);
 /* Finds the entry, or makes it. */
 ddp_status entry_open(cache_entry *e, data_file *out, ddp_err *err);
 /* For `make`: appends; writes over bytes that are there. */

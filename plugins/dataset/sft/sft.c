@@ -6,6 +6,7 @@
  * conversation; those packed separately have "segment", i64 (T): 1, 2, .. by conversation, 0 for padding. The samples
  * lie in a file that is made once (tokens.h); of it nothing is in memory. */
 #include "common/dataset.h"
+#include "common/entry.h"
 #include "common/split.h"
 #include "common/tokenizer/text.h"
 #include "sample.h"
@@ -149,15 +150,6 @@ static ddp_status add_path(ddp_dataset *d, const char *path, ddp_err *err)
     return d->paths[d->path_count++] != NULL ? DDP_OK : data_no_memory("sft", err);
 }
 
-/* The files of samples lie beside those that they are made of. */
-static bool is_own(const char *path)
-{
-    size_t length = strlen(path);
-
-    return (length > 4 && strcmp(path + length - 4, ".sft") == 0) ||
-           (length > 9 && strcmp(path + length - 9, ".sft.part") == 0);
-}
-
 static ddp_status add_matches(ddp_dataset *d, const char *pattern, ddp_err *err)
 {
     glob_t found;
@@ -170,7 +162,7 @@ static ddp_status add_matches(ddp_dataset *d, const char *pattern, ddp_err *err)
         return ddp_fail(err, DDP_ERR_DATA, "dataset sft: %s \"%s\"; look at files",
                         code == GLOB_NOMATCH ? "no file matches" : "nothing can be searched for by", pattern);
     for (size_t i = 0; i < found.gl_pathc && status == DDP_OK; i++)
-        if (!is_own(found.gl_pathv[i])) status = add_path(d, found.gl_pathv[i], err);
+        if (!entry_is_one(found.gl_pathv[i], "sft")) status = add_path(d, found.gl_pathv[i], err);
     globfree(&found);
     return status;
 }

@@ -88,9 +88,15 @@ static ddp_status make(void *ctx, cache_entry *to, ddp_err *err)
     content *c = ctx;
     uint8_t header[TOKENS_HEADER] = {0};
     tokens_counts *n = &c->b.counts;
+    uint64_t key;
 
     DDP_TRY(entry_write(to, header, sizeof(header), err));
     DDP_TRY(build_run(&c->b, to, err));
+    DDP_TRY(make_key(&c->b, &key, err));
+    if (key != c->key)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset sft: \"%s\" or another of the files was changed while it was tokenized; start again",
+                        c->b.paths[0]);
     n->version = VERSION;
     n->key = c->key;
     memcpy(header, magic, sizeof(magic));

@@ -40,25 +40,37 @@ static ddp_status write_ids(void *to, const void *data, size_t size, ddp_err *er
     return entry_write(to, data, size, err);
 }
 
+static ddp_status hash_text(content *c, uint64_t *out, ddp_err *err)
+{
+    XXH3_state_t hash;
+
+    data_hash_begin(&hash, 0);
+    DDP_TRY(data_file_hash(c->text, 0, c->text->size, &hash, err));
+    *out = XXH3_64bits_digest(&hash);
+    return DDP_OK;
+}
+
 static ddp_status make(void *ctx, cache_entry *to, ddp_err *err)
 {
     content *c = ctx;
     uint8_t header[CACHE_HEADER] = {0};
+    uint64_t hash;
 
     DDP_TRY(entry_write(to, header, sizeof(header), err));
     DDP_TRY(encode_file(c->t, c->text, write_ids, to, &c->count, err));
+    DDP_TRY(hash_text(c, &hash, err));
+    if (hash != c->hash)
+        return ddp_fail(err, DDP_ERR_DATA, "dataset tokens: \"%s\" was changed while it was tokenized; start again",
+                        c->text->path);
     make_header(c, header);
     return entry_write_at(to, header, sizeof(header), 0, err);
 }
 
 static ddp_status open_entry(cache_entry *e, content *c, const char *folder, data_file *out, ddp_err *err)
 {
-    XXH3_state_t hash;
     uint64_t key[2];
 
-    data_hash_begin(&hash, 0);
-    DDP_TRY(data_file_hash(c->text, 0, c->text->size, &hash, err));
-    c->hash = XXH3_64bits_digest(&hash);
+    DDP_TRY(hash_text(c, &c->hash, err));
     key[0] = c->hash;
     key[1] = tokenizer_hash(c->t);
     DDP_TRY(entry_set_name(e, folder, c->text->path, XXH3_64bits(key, sizeof(key)), "tokens", err));

@@ -7,6 +7,7 @@
  * of a sample are read when it is wanted. */
 #include "cache.h"
 #include "common/dataset.h"
+#include "common/entry.h"
 #include "common/file.h"
 #include "common/tokenizer/text.h"
 #include <glob.h>
@@ -278,7 +279,7 @@ static ddp_status add_matches(ddp_dataset *d, int32_t format, const char *patter
         return ddp_fail(err, DDP_ERR_DATA, "dataset tokens: \"%s\" cannot be searched for (%s)", pattern,
                         code == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
     for (size_t i = 0; i < found.gl_pathc && status == DDP_OK; i++)
-        status = add_file(d, format, found.gl_pathv[i], err);
+        if (!entry_is_one(found.gl_pathv[i], "tokens")) status = add_file(d, format, found.gl_pathv[i], err);
     globfree(&found);
     return status;
 }

@@ -46,6 +46,12 @@ class Mixing(Case):
         self.check(sum(last) / 30 > 0.3, last)
         self.check(r.summary["eval_loss"] < 0.5 * sum(last) / 30 and r.summary["eval_accuracy"] > 0.95, (r.summary, last))
 
+    def test_an_alpha_next_to_0(self):
+        """Beta(0, 0) in the limit: an image or the other one."""
+        for key in ("mixup", "cutmix"):
+            r = self.train(LENET, {"data": {key: 1e-320}, "train": {"max_steps": 10}}, name=key)
+            self.check(0.0 < r.summary["final_loss"] < 10.0, r.summary)
+
     def test_check_and_refusals(self):
         out = self.run("-c", self.ini("c.ini", LENET, BOTH), "--check").out
         self.check(" -> mixup 0.4 or cutmix 1\n" in out, out)

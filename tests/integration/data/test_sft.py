@@ -70,6 +70,7 @@ class Sft(Case):
         layer = self.gpt([{"instruction": "a", "output": "b"}] * 20 + [{"instruction": "a", "output": None}])
         self.fails(self.run("-c", self.ini("bad.ini", layer), "--nproc", 2), 10, f"{self.dir}/rows.jsonl:21: no text under",
                    "skip_bad = yes")
+        self.equal(list(self.dir.glob("rows.*.part")), [], "what is not finished goes with its failure")
         layer["data.sft"]["skip_bad"] = "yes"
         r = self.train(layer, name="skip.ini")
         self.check("1 bad row is left out; the first is" in r.err, r.err)

@@ -73,6 +73,10 @@ class Tokenizers(Case):
         again = self.train(self.gpt(), nproc=2, name="again.ini")
         self.equal((path.stat().st_ino, path.stat().st_mtime_ns), (before.st_ino, before.st_mtime_ns))
         self.equal(first.summary["parameter_sha256"], again.summary["parameter_sha256"])
+        # a pattern that matches the file of tokens too is of the text alone
+        same = self.train({**self.gpt(), "data.tokens": {**self.gpt()["data.tokens"], "files": f"{self.dir}/text*"}}, nproc=2, name="pattern.ini")
+        self.equal(first.summary["parameter_sha256"], same.summary["parameter_sha256"])
+        self.equal(sorted(p.name for p in self.dir.glob("text*")), ["text", path.name])
         cache = self.dir / "cache"
         self.train(self.gpt(cache=cache), name="elsewhere.ini")
         (other,) = cache.iterdir()

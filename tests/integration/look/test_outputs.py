@@ -143,7 +143,7 @@ class Outputs(Case):
         self.check(re.search(rf"^runs/a +done +80 +[0-9.]+ +accuracy {best:.4f} at \d+ +.* optimizer.lr=0.05$", rows["runs/a"]), r.out)
         self.check("optimizer.lr=0.1" in rows["runs/deep/b"] and "output.dir" not in r.out and "checkpoint.dir" not in r.out, r.out)
         self.check(re.search(r"^runs/d +exit 7 ", rows["runs/d"]), r.out)
-        self.check(re.search(r"^runs/cut +cut off +19/80 .*\(no settings.ini\)$", rows["runs/cut"]), r.out)
+        self.check(re.search(r"^runs/cut +cut off +19/80 .*\(no settings.ini that can be read\)$", rows["runs/cut"]), r.out)
         # the settings of a run are an INI that runs
         again = self.run("-c", self.dir / "runs/a/settings.ini", "--set", "output.dir=again", "--set", "checkpoint.dir=ck-again")
         self.equal(again.code, 0, again)
