@@ -26,7 +26,9 @@ static ddp_status end(ddp_trainer *t, const char *what, ddp_err *err)
         used = snprintf(advice, sizeof(advice),
                         ", and the %" PRIu64 " updates before it were left out ([train] non_finite_limit)",
                         t->progress.left_out);
-    (void)snprintf(advice + used, sizeof(advice) - (size_t)used, "; lower [optimizer] lr%s",
+    (void)snprintf(advice + used, sizeof(advice) - (size_t)used, "; %s%s",
+                   strstr(what, "no label") != NULL ? "look at the data: all its labels are ignored"
+                                                    : "lower [optimizer] lr",
                    strstr(what, " of rank ") != NULL ? ", or look at the data of that step" : "");
     ddp_reducer_forget(t->reduce.reducer);
     return train_fault(t, &fault, err);

@@ -131,7 +131,7 @@ class LossMean(Case):
             layers[0]["data.npy"] = self.source("none", nothing)
             r = self.run("-c", self.ini("n.ini", *layers, self.WAYS[way], {"train": {"global_batch": 8, "epochs": 1}, "sampler.distributed": {"shuffle": "no"}}),
                          "--nproc", "2")
-            self.fails(r, 7, "loss (no label of the step counts)", "step 1")
+            self.fails(r, 7, "loss (no label of the step counts)", "step 1", "all its labels are ignored")
 
     def test_evaluation_alone(self):
         r = self.train(*self.layers())
