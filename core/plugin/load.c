@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,7 +60,11 @@ static int match_mapped(struct dl_phdr_info *info, size_t size, void *ctx)
     return 1;
 }
 
-static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err *err)
+/* What is mapped, and under which descriptor, is the whole process's: between looking and opening, or closing, another
+ * thread of the host program must not do the same. */
+static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ddp_status open_locked(ddp_entry *e, const ddp_gate_facts *facts, ddp_err *err)
 {
     mapped_search mapped = {.dev = e->dev, .ino = e->ino, .fd = -1};
     char proc_path[DDP_PROC_FD_MAX];
@@ -76,6 +81,16 @@ static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err
     text = dlerror();
     st = explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, facts->install, err);
     (void)dlerror(); /* the second call frees the text */
+    return st;
+}
+
+static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err *err)
+{
+    ddp_status st;
+
+    pthread_mutex_lock(&mapped_lock);
+    st = open_locked(e, facts, err);
+    pthread_mutex_unlock(&mapped_lock);
     return st;
 }
 
@@ -268,6 +283,7 @@ void plugin_entry_free(ddp_entry *e, bool unmap)
     void *still = NULL;
 
     if (unmap) {
+        pthread_mutex_lock(&mapped_lock);
         if (e->handle != NULL) {
             (void)snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", e->fd);
             (void)dlclose(e->handle);
@@ -277,6 +293,7 @@ void plugin_entry_free(ddp_entry *e, bool unmap)
             (void)dlclose(still);
         else
             (void)close(e->fd);
+        pthread_mutex_unlock(&mapped_lock);
     }
     ddp_pool_free(&e->pool);
     free(e);
