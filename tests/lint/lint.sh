@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.."
 bad=0
-sources=$(find core conform infer plugins models samplers tests docs/examples -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | grep -v '^core/include\|\.pb-c\.[ch]$' | sort)
+sources=$(find core conform infer plugins models samplers tests docs/examples -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | grep -v '^core/include\|\.pb-c\.[ch]$\|/builtin\.c$' | sort)
 
 need() { command -v "$1" >/dev/null 2>&1 || { echo "lint: $1 is not installed (apt-get install $2)"; bad=1; return 1; }; }
 

@@ -68,7 +68,7 @@ tests_parity_test_transforms_LDADD = $(UNIT_LDADD)
 endif
 
 # color_jitter against torchvision's results; files of images, whose pixels tests/unit/dataset/test_images.c compares with Pillow's
-EXTRA_DIST += tests/parity/make/make_augment.py tests/parity/vectors/augment.safetensors tests/parity/make/make_images.py \
+EXTRA_DIST += tests/parity/make/make_attention.py tests/parity/make/make_unicode16.py tests/parity/vectors/attention.safetensors tests/parity/make/make_augment.py tests/parity/vectors/augment.safetensors tests/parity/make/make_images.py \
 	tests/parity/vectors/images
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_augment
