@@ -7,8 +7,6 @@
 #include <fnmatch.h>
 #include <string.h>
 
-#define ADAPTER "base_model.model." /* in front of the layer's name, as PEFT calls them */
-
 static bool is_layer(const ddp_graph_core *c, const ddp_graph_node *n)
 {
     size_t length = strlen(n->name);
@@ -41,8 +39,8 @@ static bool is_target(const ddp_adapter_spec *spec, const char *name)
 
 static const char *adapter_name(ddp_graph_core *c, const char *layer, const char *part)
 {
-    if (strlen(ADAPTER) + strlen(layer) + strlen(part) < DDP_NAME_MAX)
-        return ddp_pool_printf(&c->pool, &c->err, ADAPTER "%s.%s", layer, part);
+    if (strlen(DDP_ADAPTER_NAME) + strlen(layer) + strlen(part) < DDP_NAME_MAX)
+        return ddp_pool_printf(&c->pool, &c->err, DDP_ADAPTER_NAME "%s.%s", layer, part);
     (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "the name \"%s\" is too long for a layer with an adapter", layer);
     return NULL;
 }

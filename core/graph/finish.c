@@ -203,7 +203,10 @@ ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err
 
         for (uint32_t i = 0; i < c->param_count; i++)
             if (fnmatch(items[k], c->params[i].name, 0) == 0) {
-                frozen += !c->params[i].frozen;
+                if (c->params[i].adapter)
+                    return ddp_fail(err, DDP_ERR_CONFIG,
+                                    "\"%s\" names %s, of an adapter; leave its layer out of [lora] target instead",
+                                    items[k], c->params[i].name);
                 c->params[i].frozen = true;
                 fits++;
             }
@@ -212,6 +215,7 @@ ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err
                             "\"%s\" names no parameter; their names begin with \"%s\", and * is any text", items[k],
                             c->params[0].name);
     }
+    for (uint32_t i = 0; i < c->param_count; i++) frozen += c->params[i].frozen;
     if (frozen == c->param_count)
         return ddp_fail(err, DDP_ERR_CONFIG, "every parameter is frozen, nothing is left to train");
     return DDP_OK;

@@ -152,6 +152,8 @@ void graph_lifetimes_free(ddp_lifetimes *t);
 /* The value whose storage `value` has: itself, or the end of its chain of aliases. */
 int32_t graph_storage_root(const ddp_lowered *l, int32_t value);
 
+#define DDP_ADAPTER_NAME "base_model.model." /* in front of an adapted layer's name, as PEFT has it */
+
 /* ---- rows of the op table, by family ----------------------------------------------------------------------------- */
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
 extern const ddp_op_row ddp_row_leaky_relu, ddp_row_leaky_relu_grad;

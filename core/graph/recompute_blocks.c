@@ -26,6 +26,13 @@ typedef struct maker {
 } maker;
 
 /* Characters of the scope "model.layers.3." in front of the name; 0: there is none with a number. */
+static const char *own_name(const char *name)
+{
+    size_t adapter = strlen(DDP_ADAPTER_NAME);
+
+    return strncmp(name, DDP_ADAPTER_NAME, adapter) == 0 ? name + adapter : name; /* it belongs to its layer */
+}
+
 static size_t scope_of(const char *name)
 {
     for (const char *at = name, *dot; (dot = strchr(at, '.')) != NULL; at = dot + 1)
@@ -46,11 +53,11 @@ static bool next_block(const ddp_program *p, uint32_t forward, uint32_t *at, blo
 {
     while (*at < forward) {
         uint32_t i = *at, first = i;
-        size_t scope = scope_of(p->nodes[i].name);
+        size_t scope = scope_of(own_name(p->nodes[i].name));
         bool good = scope > 0;
 
-        for (; i < forward && scope_of(p->nodes[i].name) == scope &&
-               strncmp(p->nodes[i].name, p->nodes[first].name, scope) == 0;
+        for (; i < forward && scope_of(own_name(p->nodes[i].name)) == scope &&
+               strncmp(own_name(p->nodes[i].name), own_name(p->nodes[first].name), scope) == 0;
              i++)
             good = good && runs_twice(p, &p->nodes[i]) && p->nodes[i].device == p->nodes[first].device;
         *at = i;

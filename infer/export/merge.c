@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define INDEX "model.safetensors.index.json"
@@ -146,19 +147,21 @@ static ddp_status write_shard(sharding *h, uint32_t k, ddp_err *err)
     return st;
 }
 
-/* What an earlier call has left under the other name would be read in its place. */
-static void remove_other(const sharding *h)
+/* What an earlier call has left: first what names its parts, so that a mixture is never read as a model. */
+static void remove_earlier(const sharding *h)
 {
     char path[EXPORT_PATH];
 
-    (void)snprintf(path, sizeof(path), "%s/%s", h->folder, h->count == 1 ? INDEX : "model.safetensors");
+    (void)snprintf(path, sizeof(path), "%s/%s", h->folder, INDEX);
     (void)unlink(path);
+    (void)snprintf(path, sizeof(path), "%s/model.safetensors", h->folder);
+    if (h->count > 1) (void)unlink(path);
 }
 
 static ddp_status write_shards(sharding *h, ddp_err *err)
 {
+    remove_earlier(h);
     for (uint32_t k = 0; k < h->count; k++) DDP_TRY(write_shard(h, k, err));
-    remove_other(h);
     if (h->count == 1) return DDP_OK;
     return export_write_json(
         h->folder, INDEX,
@@ -206,13 +209,26 @@ static ddp_status write_config(const ddp_session *s, const ddp_export_request *q
     return export_write_json(q->path, "config.json", config, err);
 }
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return a[0] != '\0' && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 ddp_status infer_export_merged(infer_model *m, const ddp_export_request *q, ddp_err *err)
 {
     const ddp_session *s = m->t.s;
     char base[EXPORT_PATH];
-    ddp_status st = export_make_folder(q->path, err);
+    ddp_status st;
 
     export_base_folder(s->config, base);
+    if (is_same_folder(base, q->path))
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s is the folder of [checkpoint] init_from: its model, and adapters with it, would be lost. "
+                        "Name another folder",
+                        q->path);
+    st = export_make_folder(q->path, err);
     if (st == DDP_OK) st = write_weights(m, q, err);
     if (st == DDP_OK) st = write_config(s, q, base, err);
     if (st == DDP_OK) st = export_base_copy(base, q->path, err);

@@ -22,6 +22,7 @@ static ddp_status read_config(const json_t *c, gguf_adapter *a, ddp_err *err)
             err, DDP_ERR_UNSUPPORTED,
             "llama.cpp's adapters have no alpha_pattern, no use_dora and no modules_to_save; merge the adapter, then export the model");
     a->alpha = json_number_value(alpha);
+    a->rank = is_empty(json_object_get(c, "rank_pattern")) ? json_integer_value(rank) : 0;
     a->rank_stabilised = json_is_true(json_object_get(c, "use_rslora"));
     if (a->rank_stabilised && !is_empty(json_object_get(c, "rank_pattern")))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "use_rslora with a rank_pattern is not supported; merge the adapter");
@@ -104,8 +105,34 @@ static bool split_name(const char *name, char *base, size_t room, bool *is_a)
     return (size_t)snprintf(base, room, "%.*s.weight", (int)(end - name), name) < room;
 }
 
-static ddp_status add_matrix(gguf_adapter *a, const gguf_model *g, const ddp_named_tensor *from, uint32_t type,
-                             gguf_file *f, ddp_err *err)
+/* A is (rank, in) and B (out, rank) of the layer's weight, and both are there. */
+static ddp_status check_shape(const gguf_adapter *a, const infer_model *m, const ddp_named_tensor *from,
+                              const char *base, bool is_a, bool transposed, ddp_err *err)
+{
+    const ddp_param_info *w = NULL;
+    const ddp_named_tensor *other;
+    int64_t rank = from->dims[is_a ? 0 : 1], features = from->dims[is_a ? 1 : 0], want = 0;
+    char partner[512];
+
+    (void)snprintf(partner, sizeof(partner), "%s%.*s.%s.weight", front, (int)(strlen(base) - strlen(".weight")), base,
+                   is_a ? "lora_B" : "lora_A");
+    other = ddp_safetensors_find(a->file, partner);
+    for (uint32_t p = 0; p < m->t.s->model.param_count; p++)
+        if (strcmp(m->t.s->model.params[p].name, base) == 0) w = &m->t.s->model.params[p];
+    if (w == NULL || w->rank != 2) return ddp_fail(err, DDP_ERR_DATA, "adapter: the model has no matrix %s", base);
+    want = w->dims[is_a != transposed ? 1 : 0];
+    if (other == NULL || other->rank != 2)
+        return ddp_fail(err, DDP_ERR_DATA, "adapter: %s is there and %s is not", from->name, partner);
+    if (features != want || rank != other->dims[is_a ? 1 : 0] || (a->rank > 0 && rank != a->rank))
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "adapter: %s is %lld x %lld, which does not fit the model's layer of %lld features, or its partner or \"r\"; look for the adapter of this model",
+            from->name, (long long)from->dims[0], (long long)from->dims[1], (long long)want);
+    return DDP_OK;
+}
+
+static ddp_status add_matrix(gguf_adapter *a, const infer_model *m, const gguf_model *g, const ddp_named_tensor *from,
+                             uint32_t type, gguf_file *f, ddp_err *err)
 {
     gguf_tensor t = {.type = type, .rank = 2};
     char base[256];
@@ -118,6 +145,7 @@ static ddp_status add_matrix(gguf_adapter *a, const gguf_model *g, const ddp_nam
             err, DDP_ERR_UNSUPPORTED,
             "adapter: llama.cpp's %s has no adapter for \"%.200s\"; merge the adapter, then export the model", g->arch,
             from->name);
+    DDP_TRY(check_shape(a, m, from, base, is_a, t.transposed, err));
     used = strlen(t.name);
     (void)snprintf(t.name + used, sizeof(t.name) - used, is_a ? ".lora_a" : ".lora_b");
     t.transposed = false; /* PEFT's are (rank, in) and (out, rank) for Conv1D, too */
@@ -132,9 +160,10 @@ static ddp_status add_matrix(gguf_adapter *a, const gguf_model *g, const ddp_nam
     return DDP_OK;
 }
 
-ddp_status gguf_adapter_tensors(gguf_adapter *a, const gguf_model *g, uint32_t type, gguf_file *f, ddp_err *err)
+ddp_status gguf_adapter_tensors(gguf_adapter *a, const infer_model *m, const gguf_model *g, uint32_t type, gguf_file *f,
+                                ddp_err *err)
 {
     for (size_t i = 0; i < ddp_safetensors_count(a->file); i++)
-        DDP_TRY(add_matrix(a, g, ddp_safetensors_at(a->file, i), type, f, err));
+        DDP_TRY(add_matrix(a, m, g, ddp_safetensors_at(a->file, i), type, f, err));
     return DDP_OK;
 }

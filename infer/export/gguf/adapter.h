@@ -8,6 +8,7 @@
 typedef struct gguf_adapter {
     ddp_safetensors *file;
     double alpha;
+    int64_t rank;         /* of every pair; 0: they differ */
     bool rank_stabilised; /* scaled by alpha / sqrt(rank) */
     float **matrices;     /* aligned copies of what is in the file */
     size_t matrix_count;
@@ -17,5 +18,6 @@ typedef struct gguf_adapter {
  * names the file. */
 ddp_status gguf_adapter_open(const char *folder, gguf_adapter *a, ddp_err *err);
 /* Pairs of matrices, which are the adapter's until it is closed. */
-ddp_status gguf_adapter_tensors(gguf_adapter *a, const gguf_model *g, uint32_t type, gguf_file *f, ddp_err *err);
+ddp_status gguf_adapter_tensors(gguf_adapter *a, const infer_model *m, const gguf_model *g, uint32_t type, gguf_file *f,
+                                ddp_err *err);
 void gguf_adapter_close(gguf_adapter *a); /* also one that was not opened */

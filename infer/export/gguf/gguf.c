@@ -85,7 +85,7 @@ static ddp_status write_adapter(const infer_model *m, const ddp_export_request *
         add_general(m->t.s, g, "adapter", types[type].file, f);
         gguf_text(f, "adapter.type", "lora");
         gguf_f32(f, "adapter.lora.alpha", a.alpha);
-        status = gguf_adapter_tensors(&a, g, types[type].element, f, err);
+        status = gguf_adapter_tensors(&a, m, g, types[type].element, f, err);
     }
     if (status == DDP_OK) status = gguf_write(f, q->path, err);
     gguf_adapter_close(&a);
@@ -103,5 +103,6 @@ ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_er
     if (status == DDP_OK)
         status = q->adapter != NULL ? write_adapter(m, q, &g, type, &f, err) : write_model(m, q, &g, type, &f, err);
     gguf_free(&f);
+    if (status == DDP_ERR_SYSTEM) return ddp_fail_as(err, DDP_EXIT_CHECKPOINT); /* it cannot be written */
     return status == DDP_ERR_DATA ? ddp_fail_as(err, DDP_EXIT_DATA) : status;
 }

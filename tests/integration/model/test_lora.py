@@ -148,6 +148,8 @@ class Lora(Case):
         self.fails(self.saved({"lora": {"target": "q_proj"}}, nproc=0, expect=2), 2, "run.ini:", "[lora] target",
                    '"q_proj" names no linear layer; there are fc1, fc2, fc3')
         self.fails(self.saved({"lora": {"modules_to_save": "fc9"}}, nproc=0, expect=2), 2, "[lora] modules_to_save", '"fc9" names no layer')
+        for pattern in ("*", "*lora_A*"):
+            self.fails(self.saved({"train": {"freeze": pattern}}, nproc=0, expect=2), 2, "[train] freeze", "of an adapter", "[lora] target")
         self.fails(self.saved({"lora": {"rnk": 1}}, nproc=0, expect=2), 2, "rnk", "rank")
 
     def test_adapter_of_another_scale(self):
