@@ -9,10 +9,11 @@ ddpengine_SOURCES = core/cli/checkpoint/diff.h core/cli/checkpoint/merge.h core/
 ddpengine_LDFLAGS = $(AM_LDFLAGS) $(DDP_WRAP)
 ddpengine_LDADD = $(ONNX_LIBS) $(CORE_LIBS)
 # what a YAML of LLaMA-Factory becomes; without libyaml no_yaml.c says so
-IMPORT_SHARED = core/cli/import/convert.c core/cli/import/datasets.c core/cli/import/mapping.c core/cli/import/merge.c \
-	core/cli/import/values.c core/cli/import/yaml.c
-IMPORT_FILES = core/cli/import/import.c $(IMPORT_SHARED) core/cli/import/convert.h core/cli/import/datasets.h \
-	core/cli/import/mapping.h core/cli/import/merge.h core/cli/import/values.h core/cli/import/yaml.h
+IMPORT_SHARED = core/cli/import/check.c core/cli/import/convert.c core/cli/import/datasets.c core/cli/import/mapping.c \
+	core/cli/import/merge.c core/cli/import/values.c core/cli/import/yaml.c
+IMPORT_FILES = core/cli/import/import.c $(IMPORT_SHARED) core/cli/import/check.h core/cli/import/convert.h \
+	core/cli/import/datasets.h core/cli/import/mapping.h core/cli/import/merge.h core/cli/import/values.h \
+	core/cli/import/yaml.h
 EXTRA_DIST += core/cli/import/no_yaml.c $(IMPORT_FILES)
 if WITH_YAML
 ddpengine_SOURCES += $(IMPORT_FILES)

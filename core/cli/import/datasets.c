@@ -1,8 +1,8 @@
 /* cli/import/datasets.c -- see datasets.h; after LLaMA-Factory's data/parser.py. */
 #include "cli/import/datasets.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -37,7 +37,7 @@ typedef struct lookup {
 static ddp_status fail_dataset(const lookup *l, const char *name, const char *what, ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": dataset \"%.80s\": %s", l->c->yaml->path, l->entry->line,
-                    name, what);
+                    convert_shown(name), what);
 }
 
 /* ---- an entry ---------------------------------------------------------------------------------------------------- */
@@ -52,7 +52,8 @@ static const char *name_of(const json_t *entry, const char *group, const char *k
     return name != NULL ? name : "";
 }
 
-static void add_names(ddp_text *out, const char *option, const json_t *entry, const char *group,
+/* false: a name that cannot stand in a list. */
+static bool add_names(ddp_text *out, const char *option, const json_t *entry, const char *group,
                       const char *const *keys, const char *const *theirs, const char *const *ours, size_t count)
 {
     bool any = false;
@@ -61,10 +62,12 @@ static void add_names(ddp_text *out, const char *option, const json_t *entry, co
         const char *name = name_of(entry, group, keys[i], theirs[i]);
 
         if (ours[i][0] == '\0' || strcmp(name, ours[i]) == 0) continue; /* "": a format without it */
+        if (!convert_fits_list(name)) return false;
         ddp_text_printf(out, "%s%s:%s", any ? ", " : option, keys[i], name);
         any = true;
     }
     if (any) ddp_text_printf(out, "\n");
+    return true;
 }
 
 static size_t format_of(const lookup *l, const json_t *entry)
@@ -78,19 +81,24 @@ static size_t format_of(const lookup *l, const json_t *entry)
     return strcmp(name_of(entry, "tags", "role_tag", "from"), "role") == 0 ? 2 : 1;
 }
 
-static void describe(const lookup *l, const json_t *entry, ddp_text *how)
+static ddp_status describe(const lookup *l, const char *name, const json_t *entry, ddp_text *how, ddp_err *err)
 {
     size_t f = format_of(l, entry);
     json_int_t limit = json_integer_value(json_object_get(entry, "num_samples"));
     const char *most = convert_value(l->c, "max_samples");
+    double value = 0;
 
     ddp_text_printf(how, "format = %s\n", formats[f].name);
-    add_names(how, "columns = ", entry, "columns", columns, their_columns, formats[f].columns, COLUMNS);
-    if (formats[f].tags[0] != NULL) add_names(how, "tags = ", entry, "tags", tags, their_tags, formats[f].tags, TAGS);
-    if (most != NULL)
-        ddp_text_printf(how, "limit = %.20s\n", most);
+    if (!add_names(how, "columns = ", entry, "columns", columns, their_columns, formats[f].columns, COLUMNS) ||
+        (formats[f].tags[0] != NULL &&
+         !add_names(how, "tags = ", entry, "tags", tags, their_tags, formats[f].tags, TAGS)))
+        return fail_dataset(l, name, "the name of a column or tag has a comma or another text that no INI can hold",
+                            err);
+    if (most != NULL && convert_is_number(most, &value))
+        ddp_text_printf(how, "limit = %.0f\n", value);
     else if (limit > 0)
         ddp_text_printf(how, "limit = %" JSON_INTEGER_FORMAT "\n", limit);
+    return DDP_OK;
 }
 
 static bool is_read(const char *name)
@@ -115,6 +123,8 @@ static ddp_status add_file(lookup *l, const char *name, const json_t *entry, ddp
         return fail_dataset(l, name, "it has chosen and rejected answers, and preferences are not supported", err);
     if (file == NULL) return fail_dataset(l, name, "its entry in dataset_info.json has no file_name", err);
     (void)snprintf(path, sizeof(path), "%.2000s/%.2000s", l->folder, file);
+    if (!convert_fits_list(path))
+        return fail_dataset(l, name, "the path of its file has a comma or another text that no INI can hold", err);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         ddp_text_printf(&l->files, "%s%s/*.json*", l->files.length > 0 ? ", " : "", path);
         return DDP_OK;
@@ -132,8 +142,8 @@ static ddp_status add_dataset(lookup *l, const char *name, ddp_err *err)
 
     if (!json_is_object(entry)) return fail_dataset(l, name, "dataset_info.json has no entry of this name", err);
     DDP_TRY(add_file(l, name, entry, err));
-    describe(l, entry, &how);
-    if (l->how.length > 0 && strcmp(l->how.data, how.data != NULL ? how.data : "") != 0)
+    status = describe(l, name, entry, &how, err);
+    if (status == DDP_OK && l->how.length > 0 && strcmp(l->how.data, how.data != NULL ? how.data : "") != 0)
         status = fail_dataset(
             l, name, "its columns or format are not those of the one before; give each a run, or the same form", err);
     if (l->how.length == 0) ddp_text_append(&l->how, how.data, how.length);
@@ -150,7 +160,9 @@ static ddp_status add_names_of(lookup *l, const char *text, ddp_err *err)
         size_t length = strcspn(text, ","), begin = strspn(text, " \t"), end = length;
 
         while (end > begin && (text[end - 1] == ' ' || text[end - 1] == '\t')) end--;
-        if (end > begin && end - begin < sizeof(name)) {
+        if (end > begin && end - begin >= sizeof(name))
+            return fail_dataset(l, text + begin, "a name has at most 255 bytes", err);
+        if (end > begin) {
             (void)snprintf(name, sizeof(name), "%.*s", (int)(end - begin), text + begin);
             DDP_TRY(add_dataset(l, name, err));
         }
@@ -159,19 +171,36 @@ static ddp_status add_names_of(lookup *l, const char *text, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status look_up(lookup *l, ddp_err *err)
+static ddp_status fail_info(const lookup *l, const char *path, const char *what, ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %.200s%.150s; dataset_dir is the folder that has it",
+                    l->c->yaml->path, l->entry->line, convert_shown(path), what);
+}
+
+static ddp_status read_info(lookup *l, ddp_err *err)
 {
     json_error_t error;
-    char path[4096];
-    ddp_status status = DDP_OK;
+    char path[4096], what[200];
+    FILE *file;
 
     (void)snprintf(path, sizeof(path), "%.4000s/dataset_info.json", l->folder);
-    l->info = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!json_is_object(l->info)) {
-        status = ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s:%d: %.150s; dataset_dir is the folder that has it",
-                          l->c->yaml->path, l->entry->line, path, l->info != NULL ? 1 : error.line,
-                          l->info != NULL ? "no object" : error.text);
+    file = fopen(path, "re");
+    if (file == NULL) {
+        (void)snprintf(what, sizeof(what), ": %s", strerror(errno));
+        return fail_info(l, path, what, err);
     }
+    l->info = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    (void)fclose(file);
+    if (json_is_object(l->info)) return DDP_OK;
+    (void)snprintf(what, sizeof(what), ":%d: %.150s", l->info != NULL || error.line < 1 ? 1 : error.line,
+                   l->info != NULL ? "no object" : error.text);
+    return fail_info(l, path, what, err);
+}
+
+static ddp_status look_up(lookup *l, ddp_err *err)
+{
+    ddp_status status = read_info(l, err);
+
     for (size_t i = 0; i < l->entry->count && status == DDP_OK; i++) status = add_names_of(l, l->entry->values[i], err);
     json_decref(l->info);
     return status;
@@ -182,24 +211,25 @@ static void set_common(converter *c, import_section section)
 {
     static const struct {
         const char *key, *to;
-        bool is_flag;
-    } rows[] = {{"cutoff_len", "length", false},
-                {"train_on_prompt", "train_on_prompt", true},
-                {"mask_history", "mask_history", true},
-                {"default_system", "default_system", false},
-                {"preprocessing_batch_size", "pack_rows", false}};
+    } flags[] = {{"train_on_prompt", "train_on_prompt"}, {"mask_history", "mask_history"}},
+      counts[] = {{"cutoff_len", "length"}, {"preprocessing_batch_size", "pack_rows"}};
     const char *stage = convert_value(c, "stage"), *template = convert_value(c, "template");
-    const char *packing = convert_value(c, "packing");
+    const char *packing = convert_value(c, "packing"), *system = convert_value(c, "default_system");
     bool is_pt = stage != NULL && strcmp(stage, "pt") == 0;
 
-    if (!is_pt) convert_set(c, section, "template", template != NULL ? template : "default");
-    convert_set(c, section, "tokenizer", convert_value(c, "model_name_or_path"));
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        const char *value = convert_value(c, rows[i].key);
-
-        if (value != NULL)
-            convert_set(c, section, rows[i].to, !rows[i].is_flag ? value : convert_is_true(value) ? "yes" : "no");
-    }
+    if (!is_pt && template != NULL)
+        convert_set_text(c, import_find(c->yaml, "template"), section, "template", template);
+    else if (!is_pt)
+        convert_set(c, section, "template", "default");
+    convert_set_text(c, import_find(c->yaml, "model_name_or_path"), section, "tokenizer",
+                     convert_value(c, "model_name_or_path"));
+    for (size_t i = 0; i < DDP_COUNT(flags); i++)
+        if (convert_value(c, flags[i].key) != NULL)
+            convert_set(c, section, flags[i].to, convert_is_true(convert_value(c, flags[i].key)) ? "yes" : "no");
+    for (size_t i = 0; i < DDP_COUNT(counts); i++)
+        if (convert_value(c, counts[i].key) != NULL)
+            convert_set_count(c, import_find(c->yaml, counts[i].key), section, counts[i].to);
+    if (system != NULL) convert_set_text(c, import_find(c->yaml, "default_system"), section, "default_system", system);
     if (convert_is_true(convert_value(c, "neat_packing")))
         convert_set(c, section, "packing", "separate");
     else if (convert_is_true(packing) || (is_pt && packing == NULL))
@@ -219,7 +249,7 @@ static ddp_status set_section(converter *c, import_section section, const char *
     if (status == DDP_OK && (l.files.failed || l.how.failed || l.files.data == NULL || l.how.data == NULL))
         status = ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s names nothing", c->yaml->path, l.entry->line, key);
     if (status == DDP_OK) {
-        convert_set(c, section, "files", l.files.data);
+        convert_set_text(c, l.entry, section, "files", l.files.data);
         ddp_text_append(&c->sections[section], l.how.data, l.how.length);
         set_common(c, section);
     }
@@ -243,8 +273,10 @@ ddp_status convert_data(converter *c, ddp_err *err)
     const import_entry *size = import_find(c->yaml, "val_size"), *mix = import_find(c->yaml, "mix_strategy");
     const import_entry *template = import_find(c->yaml, "template");
     const char *share = convert_value(c, "val_size");
-    double value = share != NULL ? strtod(share, NULL) : 0;
+    double value = 0;
+    char text[32];
 
+    if (share != NULL) (void)convert_is_number(share, &value);
     convert_set(c, SECTION_DATA, "plugin", "sft");
     DDP_TRY(set_section(c, SECTION_DATA_SFT, "dataset", err));
     if (template != NULL && template->count > 0 && known_template(template->values[0]) == NULL)
@@ -260,9 +292,10 @@ ddp_status convert_data(converter *c, ddp_err *err)
     if (!(value > 0 && value < 1)) return DDP_OK;
     convert_set(c, SECTION_EVAL, "plugin", "sft");
     DDP_TRY(set_section(c, SECTION_EVAL_SFT, "dataset", err));
+    (void)snprintf(text, sizeof(text), "%.9g", value);
     convert_set(c, SECTION_DATA_SFT, "split", "train");
-    convert_set(c, SECTION_DATA_SFT, "validation", share);
+    convert_set(c, SECTION_DATA_SFT, "validation", text);
     convert_set(c, SECTION_EVAL_SFT, "split", "validation");
-    convert_set(c, SECTION_EVAL_SFT, "validation", share);
+    convert_set(c, SECTION_EVAL_SFT, "validation", text);
     return DDP_OK;
 }

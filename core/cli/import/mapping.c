@@ -4,35 +4,35 @@
 
 #define TEXT(key, section, to)                                                                                         \
     {                                                                                                                  \
-        key, IMPORT_TEXT, section, to, NULL                                                                            \
+        key, IMPORT_TEXT, TAKES_TEXT, section, to, NULL                                                                \
     }
 #define NUMBER(key, section, to)                                                                                       \
     {                                                                                                                  \
-        key, IMPORT_NUMBER, section, to, NULL                                                                          \
+        key, IMPORT_NUMBER, TAKES_NUMBER, section, to, NULL                                                            \
     }
 #define COUNT(key, section, to)                                                                                        \
     {                                                                                                                  \
-        key, IMPORT_COUNT, section, to, NULL                                                                           \
+        key, IMPORT_COUNT, TAKES_COUNT, section, to, NULL                                                              \
     }
 #define BOOL(key, section, to)                                                                                         \
     {                                                                                                                  \
-        key, IMPORT_BOOL, section, to, NULL                                                                            \
+        key, IMPORT_BOOL, TAKES_BOOL, section, to, NULL                                                                \
     }
 #define LIST(key, section, to)                                                                                         \
     {                                                                                                                  \
-        key, IMPORT_LIST, section, to, NULL                                                                            \
+        key, IMPORT_LIST, TAKES_LIST, section, to, NULL                                                                \
     }
-#define SPECIAL(key)                                                                                                   \
+#define SPECIAL(key, takes)                                                                                            \
     {                                                                                                                  \
-        key, IMPORT_SPECIAL, NULL, NULL, NULL                                                                          \
+        key, IMPORT_SPECIAL, TAKES_##takes, NULL, NULL, NULL                                                           \
     }
 #define NOTHING(key, why)                                                                                              \
     {                                                                                                                  \
-        key, IMPORT_NOTHING, NULL, NULL, why                                                                           \
+        key, IMPORT_NOTHING, TAKES_ANY, NULL, NULL, why                                                                \
     }
 #define REFUSED(key, why)                                                                                              \
     {                                                                                                                  \
-        key, IMPORT_REFUSED, NULL, NULL, why                                                                           \
+        key, IMPORT_REFUSED, TAKES_ANY, NULL, NULL, why                                                                \
     }
 
 static const char always[] = "this is always so here";
@@ -49,7 +49,7 @@ static const char kernels[] = "the device chooses its kernels itself";
 
 const import_mapping import_mappings[] = {
     /* model */
-    SPECIAL("model_name_or_path"),
+    SPECIAL("model_name_or_path", TEXT),
     TEXT("adapter_name_or_path", "lora", "init_from"),
     NOTHING("trust_remote_code", "no code of a model is run"),
     NOTHING("use_fast_tokenizer", "there is one tokenizer, with the ids of the fast one"),
@@ -70,16 +70,16 @@ const import_mapping import_mappings[] = {
     NOTHING("cache_dir", hub),
     NOTHING("hf_hub_token", hub),
     /* method */
-    SPECIAL("stage"),
+    SPECIAL("stage", TEXT),
     NOTHING("do_train", always),
     REFUSED("do_eval", "ddpengine eval -c FILE evaluates a checkpoint"),
     REFUSED("do_predict", "ddpengine predict and generate use a checkpoint"),
     REFUSED("predict_with_generate", generation),
-    SPECIAL("finetuning_type"),
-    SPECIAL("lora_rank"),
+    SPECIAL("finetuning_type", TEXT),
+    SPECIAL("lora_rank", POSITIVE),
     NUMBER("lora_alpha", "lora", "alpha"),
     NUMBER("lora_dropout", "lora", "dropout"),
-    SPECIAL("lora_target"),
+    SPECIAL("lora_target", LIST),
     LIST("additional_target", "lora", "modules_to_save"),
     BOOL("use_rslora", "lora", "rslora"),
     NUMBER("loraplus_lr_ratio", "lora", "plus_ratio"),
@@ -95,20 +95,20 @@ const import_mapping import_mappings[] = {
     REFUSED("pref_loss", preference),
     REFUSED("reward_model", preference),
     /* dataset */
-    SPECIAL("dataset"),
-    SPECIAL("dataset_dir"),
-    SPECIAL("eval_dataset"),
-    SPECIAL("template"),
-    SPECIAL("cutoff_len"),
-    SPECIAL("max_samples"),
-    SPECIAL("packing"),
-    SPECIAL("neat_packing"),
-    SPECIAL("train_on_prompt"),
-    SPECIAL("mask_history"),
-    SPECIAL("default_system"),
-    SPECIAL("preprocessing_batch_size"),
-    SPECIAL("val_size"),
-    SPECIAL("mix_strategy"),
+    SPECIAL("dataset", LIST),
+    SPECIAL("dataset_dir", TEXT),
+    SPECIAL("eval_dataset", LIST),
+    SPECIAL("template", TEXT),
+    SPECIAL("cutoff_len", POSITIVE),
+    SPECIAL("max_samples", POSITIVE),
+    SPECIAL("packing", BOOL),
+    SPECIAL("neat_packing", BOOL),
+    SPECIAL("train_on_prompt", BOOL),
+    SPECIAL("mask_history", BOOL),
+    SPECIAL("default_system", TEXT),
+    SPECIAL("preprocessing_batch_size", POSITIVE),
+    SPECIAL("val_size", FROM_0),
+    SPECIAL("mix_strategy", TEXT),
     NOTHING("overwrite_cache", once),
     NOTHING("preprocessing_num_workers", once),
     NOTHING("tokenized_path", once),
@@ -119,15 +119,15 @@ const import_mapping import_mappings[] = {
     REFUSED("media_dir", media),
     NOTHING("ignore_pad_token_for_loss", always),
     /* output */
-    SPECIAL("output_dir"),
+    SPECIAL("output_dir", TEXT),
     COUNT("logging_steps", "output", "log_every"),
-    SPECIAL("save_steps"),
-    SPECIAL("save_strategy"),
+    SPECIAL("save_steps", COUNT),
+    SPECIAL("save_strategy", WHEN_BEST),
     COUNT("save_total_limit", "checkpoint", "keep"),
     NOTHING("plot_loss", "metrics.jsonl has the losses"),
     NOTHING("overwrite_output_dir", "a run that is started again goes on from its newest checkpoint"),
     REFUSED("save_only_model", "a checkpoint has what a run needs to go on"),
-    SPECIAL("report_to"),
+    SPECIAL("report_to", LIST),
     NOTHING("logging_dir", "metrics.jsonl is in [output] dir"),
     NOTHING("run_name", "metrics.jsonl is in [output] dir"),
     NOTHING("include_num_input_tokens_seen", "metrics.jsonl counts samples"),
@@ -137,24 +137,24 @@ const import_mapping import_mappings[] = {
     COUNT("per_device_train_batch_size", "train", "batch_size"),
     COUNT("gradient_accumulation_steps", "train", "accumulate"),
     NUMBER("learning_rate", "optimizer", "lr"),
-    SPECIAL("num_train_epochs"),
-    SPECIAL("max_steps"),
-    SPECIAL("lr_scheduler_type"),
-    SPECIAL("warmup_ratio"),
+    SPECIAL("num_train_epochs", FROM_0),
+    SPECIAL("max_steps", INTEGER),
+    SPECIAL("lr_scheduler_type", TEXT),
+    SPECIAL("warmup_ratio", SHARE),
     COUNT("warmup_steps", "optimizer", "warmup_steps"),
     NUMBER("weight_decay", "optimizer", "weight_decay"),
-    SPECIAL("adam_beta1"),
-    SPECIAL("adam_beta2"),
+    SPECIAL("adam_beta1", DECAY),
+    SPECIAL("adam_beta2", DECAY),
     NUMBER("adam_epsilon", "optimizer", "eps"),
-    SPECIAL("max_grad_norm"),
-    SPECIAL("optim"),
-    SPECIAL("seed"),
-    SPECIAL("bf16"),
+    SPECIAL("max_grad_norm", NUMBER),
+    SPECIAL("optim", TEXT),
+    SPECIAL("seed", COUNT),
+    SPECIAL("bf16", BOOL),
     REFUSED("pure_bf16", "[train] precision = bf16 keeps f32 weights"),
     REFUSED("fp16", "half precision is bf16 here: set [train] precision = bf16"),
     NOTHING("ddp_timeout", "see [group] step_timeout"),
     NOTHING("ddp_find_unused_parameters", "a parameter without a gradient ends the run, by its name"),
-    SPECIAL("resume_from_checkpoint"),
+    SPECIAL("resume_from_checkpoint", TEXT),
     REFUSED("deepspeed", sharded),
     REFUSED("fsdp", sharded),
     REFUSED("fsdp_config", sharded),
@@ -163,14 +163,14 @@ const import_mapping import_mappings[] = {
     REFUSED("disable_shuffling", "see [sampler] plugin = sequential"),
     REFUSED("torch_compile", "the program is compiled before step 0"),
     /* eval */
-    SPECIAL("eval_strategy"),
-    SPECIAL("evaluation_strategy"),
-    SPECIAL("eval_steps"),
+    SPECIAL("eval_strategy", WHEN),
+    SPECIAL("evaluation_strategy", WHEN),
+    SPECIAL("eval_steps", FROM_0),
     NOTHING("per_device_eval_batch_size", "an evaluation has the batches of the training"),
     REFUSED("compute_accuracy", "see [eval] metrics"),
     /* merge */
-    SPECIAL("export_dir"),
-    SPECIAL("export_size"),
+    SPECIAL("export_dir", TEXT),
+    SPECIAL("export_size", POSITIVE),
     NOTHING("export_device", "a merge needs no device"),
     NOTHING("export_legacy_format", "safetensors are written"),
     REFUSED("export_quantization_bit", quantised),

@@ -4,17 +4,24 @@
 #include <jansson.h>
 #include <string.h>
 
-static void set_targets(converter *c, const json_t *targets)
+static void set_targets(converter *c, const import_entry *adapters, const json_t *targets)
 {
     ddp_text all = {0};
     const json_t *one;
+    bool fits = true;
     size_t i;
 
     if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
         convert_set(c, SECTION_LORA, "target", "all-linear");
     json_array_foreach(targets, i, one) if (json_is_string(one))
+    {
+        fits = fits && json_string_length(one) > 0 && convert_fits_list(json_string_value(one));
         ddp_text_printf(&all, "%s%s", i > 0 ? ", " : "", json_string_value(one));
-    if (all.length > 0 && !all.failed) convert_set(c, SECTION_LORA, "target", all.data);
+    }
+    if (!fits)
+        convert_refuse(c, adapters, "a name of target_modules in its adapter_config.json cannot stand in an INI");
+    else if (all.length > 0 && !all.failed)
+        convert_set(c, SECTION_LORA, "target", all.data);
     ddp_text_free(&all);
 }
 
@@ -41,7 +48,7 @@ static void convert_adapters(converter *c, const import_entry *adapters)
     } else {
         set_number(c, "rank", json_object_get(config, "r"));
         set_number(c, "alpha", json_object_get(config, "lora_alpha"));
-        set_targets(c, json_object_get(config, "target_modules"));
+        set_targets(c, adapters, json_object_get(config, "target_modules"));
         if (json_is_true(json_object_get(config, "use_rslora"))) convert_set(c, SECTION_LORA, "rslora", "yes");
     }
     json_decref(config);
