@@ -74,10 +74,18 @@ static char *event_line(const char *event, const char *members)
 }
 
 /* ---- consumer ---------------------------------------------------------------------------------------------------- */
+/* Before metrics.jsonl gets `length` bytes more, which may make it write: TensorBoard's file has what it has, whenever
+ * the run is killed. */
+static void write_tensorboard_first(ddp_observer *o, size_t length)
+{
+    if (o->metrics.used + length > sizeof(o->metrics.buffer)) observe_tensorboard_flush(o->tensorboard);
+}
+
 static void write_line(ddp_observer *o, const char *line)
 {
     observe_tensorboard_line(o->tensorboard, line);
     observe_prometheus_line(&o->prometheus, line);
+    write_tensorboard_first(o, strlen(line));
     observe_metrics_line(&o->metrics, line);
 }
 
@@ -105,6 +113,7 @@ static void take(ddp_observer *o, struct slot *s)
     if (!s->is_event) {
         observe_tensorboard_step(o->tensorboard, &s->record);
         observe_prometheus_step(&o->prometheus, &s->record);
+        write_tensorboard_first(o, DDP_METRICS_LINE);
         observe_metrics_step(&o->metrics, &s->record);
         if (observe_loss_spike(&o->spike, &s->record, &usual)) warn_of_spike(o, &s->record, usual);
         observe_statistics_step(&o->statistics, &s->record);
@@ -129,7 +138,7 @@ static void drain(ddp_observer *o)
         pthread_cond_signal(&o->space);
         pthread_mutex_unlock(&o->lock);
     }
-    observe_tensorboard_flush(o->tensorboard); /* first: a kill in between leaves no more in metrics.jsonl */
+    observe_tensorboard_flush(o->tensorboard);
     observe_metrics_flush(&o->metrics);
     observe_prometheus_write(&o->prometheus, false);
     observe_progress_refresh(&o->progress);
