@@ -237,7 +237,8 @@ ddp_status observe_tensorboard_open(const char *dir, uint64_t first_step, ddp_lo
     if (t == NULL) return err->status;
     (void)gethostname(host, sizeof(host) - 1);
     t->log = log;
-    (void)snprintf(t->path, sizeof(t->path), "%s/events.out.tfevents.%010lld.%s.%d", dir, (long long)e.wall_time, host,
+    /* read in the order of their names: two files may be of one second */
+    (void)snprintf(t->path, sizeof(t->path), "%s/events.out.tfevents.%017.6f.%s.%d", dir, e.wall_time, host,
                    (int)getpid());
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (t->fd < 0) {

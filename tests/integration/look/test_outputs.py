@@ -78,10 +78,10 @@ class Outputs(Case):
         self.compare(out, subset=True)
         # the steps after the checkpoint are made again, and what was written of them is void
         steps = max(event_file.read(out)[0]["train/loss"])
-        r = self.run("-c", self.ini("again.ini", plan, {"train": {"max_steps": steps - steps % 50 + 20}}))
+        r = self.run("-c", self.ini("again.ini", plan, {"train": {"max_steps": steps + 20}}))
         self.equal(r.code, 0, r)
         losses = event_file.read(out)[0]["train/loss"]
-        self.equal((min(losses), max(losses), len(losses)), (1, steps - steps % 50 + 20, steps - steps % 50 + 20))
+        self.equal((min(losses), max(losses), len(losses)), (1, steps + 20, steps + 20))
         self.compare(out, subset=True)
 
     def metrics_whole(self, folder):
