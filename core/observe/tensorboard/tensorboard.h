@@ -9,7 +9,8 @@
 
 typedef struct ddp_tensorboard ddp_tensorboard;
 
-/* A new file DIR/events.out.tfevents.SECONDS.HOST.PID, seconds with six decimals. In files of before, steps from first_step + 1 on are void.
+/* A new file DIR/events.out.tfevents.SECONDS.HOST.PID, the seconds with six decimals. In files of before, steps from
+ * first_step + 1 on are void.
  * DDP_ERR_UNSUPPORTED: the libraries for it were not there at build time. */
 ddp_status observe_tensorboard_open(const char *dir, uint64_t first_step, ddp_log *log, ddp_tensorboard **out,
                                     ddp_err *err);
