@@ -83,7 +83,8 @@ ddp_status observe_prometheus_open(ddp_prometheus *p, const char *path, uint64_t
     if (strlen(path) >= sizeof(p->path))
         return ddp_fail(err, DDP_ERR_CONFIG, "[output] prometheus %.200s... is too long", path);
     ddp_copy_text(p->path, sizeof(p->path), path);
-    if (replace(p, err) != DDP_OK) return ddp_fail_context(err, "[output] prometheus");
+    if (replace(p, err) != DDP_OK)
+        return ddp_fail_context(err, "[output] prometheus, which must be a file in a folder that can be written");
     p->written_ns = ddp_now_ns();
     return DDP_OK;
 }

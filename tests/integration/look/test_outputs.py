@@ -157,7 +157,7 @@ class Outputs(Case):
         r = self.run("-c", self.ini("run.ini", {"output": {"tensorboard": "yes"}}))
         self.fails(r, 2, "run.ini:", "[output] tensorboard", "needs [output] dir")
         r = self.run("-c", self.ini("run.ini", {"output": {"prometheus": self.dir / "no/such/run.prom"}}))
-        self.fails(r, 2, "[output] prometheus", "no/such")
+        self.fails(r, 2, "[output] prometheus", "a folder that can be written", "no/such")
 
 
 if __name__ == "__main__":
