@@ -251,10 +251,22 @@ static inline float job_random(const job *j)
     return j->f->half ? roundf(x * 128) / 128 : x;
 }
 
+/* Whether the value is what a mixed label weighs, which is 0 .. 1. */
+static inline bool job_is_lambda(const job *j, uint32_t i)
+{
+    for (uint32_t k = 0; k < j->p->node_count; k++) {
+        const ddp_node *n = &j->p->nodes[k];
+        bool entropy = n->op == DDP_OP_CROSS_ENTROPY || n->op == DDP_OP_CROSS_ENTROPY_GRAD;
+        if (entropy && n->in_count == 4 && n->in[3] == (int32_t)i) return true;
+    }
+    return false;
+}
+
 static inline void job_fill_value(job *j, uint32_t i)
 {
     const ddp_value *v = &j->p->values[i];
     double scale = j->scale > 0.0 ? j->scale : 1.0;
+    bool lambda = job_is_lambda(j, i);
 
     if (j->ref[i].data == NULL) j->ref[i].data = calloc((size_t)v->elements + 1, sizeof(double));
     if (v->kind == DDP_VALUE_PARAM)
@@ -272,7 +284,8 @@ static inline void job_fill_value(job *j, uint32_t i)
             ((int64_t *)(void *)j->inputs[v->index])[e] = label;
             j->ref[i].data[e] = (double)label;
         } else {
-            j->ref[i].data[e] = j->inputs[v->index][e] = job_random(j) * (float)scale;
+            float x = job_random(j);
+            j->ref[i].data[e] = j->inputs[v->index][e] = lambda ? fabsf(x) : x * (float)scale;
         }
     }
 }
