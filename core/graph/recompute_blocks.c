@@ -25,14 +25,15 @@ typedef struct maker {
     bool *wanted;     /* by value: of the block, and to be computed again */
 } maker;
 
-/* Characters of the scope "model.layers.3." in front of the name; 0: there is none with a number. */
+/* The name of a node without what an adapter has in front: it belongs to its layer. */
 static const char *own_name(const char *name)
 {
     size_t adapter = strlen(DDP_ADAPTER_NAME);
 
-    return strncmp(name, DDP_ADAPTER_NAME, adapter) == 0 ? name + adapter : name; /* it belongs to its layer */
+    return strncmp(name, DDP_ADAPTER_NAME, adapter) == 0 ? name + adapter : name;
 }
 
+/* Characters of the scope "model.layers.3." in front of the name; 0: there is none with a number. */
 static size_t scope_of(const char *name)
 {
     for (const char *at = name, *dot; (dot = strchr(at, '.')) != NULL; at = dot + 1)

@@ -17,19 +17,12 @@ static const char *const names[SECTIONS] = {
 };
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
-static bool is_in(const char *text, const char *const *list)
-{
-    for (; *list != NULL; list++)
-        if (strcmp(text, *list) == 0) return true;
-    return false;
-}
-
 /* Of a key that is off, whatever it takes. */
 static bool is_off(const char *text)
 {
     static const char *const list[] = {"none", "None", "", NULL};
 
-    return convert_is_false(text) || is_in(text, list);
+    return convert_is_false(text) || convert_is_in(text, list);
 }
 
 static import_section section_of(const char *name)
@@ -106,9 +99,9 @@ static void convert_schedule(converter *c)
     double share = 0, most = 0;
     char text[32];
 
-    if (type == NULL || is_in(type, known))
+    if (type == NULL || convert_is_in(type, known))
         convert_set(c, SECTION_OPTIMIZER, "schedule", type != NULL ? type : "linear");
-    else if (!is_in(type, constant))
+    else if (!convert_is_in(type, constant))
         convert_refuse(c, e, "such a schedule is not supported; see [optimizer] schedule");
     if (ratio == NULL || ratio->count == 0 || !convert_is_number(ratio->values[0], &share)) return;
     if (share == 0 || convert_value(c, "warmup_steps") != NULL) return;
@@ -128,7 +121,7 @@ static void convert_optimizer(converter *c)
     const char *beta1 = convert_value(c, "adam_beta1"), *beta2 = convert_value(c, "adam_beta2");
     char text[200];
 
-    if (optim != NULL && !is_in(optim, adamw))
+    if (optim != NULL && !convert_is_in(optim, adamw))
         convert_refuse(c, import_find(c->yaml, "optim"), "the optimiser is adamw here; see [optimizer] algorithm");
     convert_set(c, SECTION_OPTIMIZER, "algorithm", "adamw");
     if (convert_value(c, "learning_rate") == NULL) convert_set(c, SECTION_OPTIMIZER, "lr", "5e-5");

@@ -72,7 +72,7 @@ void convert_set_count(converter *c, const import_entry *e, import_section secti
     convert_set(c, section, key, text);
 }
 
-static bool is_in(const char *text, const char *const *list)
+bool convert_is_in(const char *text, const char *const *list)
 {
     for (; text != NULL && *list != NULL; list++)
         if (strcmp(text, *list) == 0) return true;
@@ -83,14 +83,14 @@ bool convert_is_true(const char *text)
 {
     static const char *const list[] = {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "1", NULL};
 
-    return is_in(text, list);
+    return convert_is_in(text, list);
 }
 
 bool convert_is_false(const char *text)
 {
     static const char *const list[] = {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "0", NULL};
 
-    return is_in(text, list);
+    return convert_is_in(text, list);
 }
 
 bool convert_is_number(const char *text, double *value)

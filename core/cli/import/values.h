@@ -40,7 +40,8 @@ void convert_set_text(converter *c, const import_entry *e, import_section sectio
 void convert_set_count(converter *c, const import_entry *e, import_section section, const char *key);
 /* A line of what is not taken over, once. */
 void convert_refuse(converter *c, const import_entry *e, const char *why);
-bool convert_is_true(const char *text); /* NULL: no */
+bool convert_is_in(const char *text, const char *const *list); /* one that ends with NULL; no text: no */
+bool convert_is_true(const char *text);                        /* NULL: no */
 bool convert_is_false(const char *text);
 bool convert_is_number(const char *text, double *value);
 bool convert_has_control(const char *text);

@@ -30,8 +30,8 @@ enum {
     DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored,
                                 * weighted by their labels' weights where there are any; attrs.cross_entropy.
                                 * [, other (*) i64, lambda (*) f32]: the target of a row is lambda of its label and
-                                * 1 - lambda of the other one, as of mixed samples; without weights
-                                *                                                  torch.nn.functional.cross_entropy */
+                                * 1 - lambda of the other one, as of mixed samples; lambda is 0 .. 1, and there are no
+                                * weights                                          torch.nn.functional.cross_entropy */
     DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) [, other, lambda] -> dlogits (*, C), for a loss gradient of 1
                                 */
     DDP_OP_MSE,                /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.mse_loss */

@@ -122,7 +122,8 @@ static ddp_status check_shape(const gguf_adapter *a, const infer_model *m, const
     if (w == NULL || w->rank != 2) return ddp_fail(err, DDP_ERR_DATA, "adapter: the model has no matrix %s", base);
     want = w->dims[is_a != transposed ? 1 : 0];
     if (other == NULL || other->rank != 2)
-        return ddp_fail(err, DDP_ERR_DATA, "adapter: %s is there and %s is not", from->name, partner);
+        return ddp_fail(err, DDP_ERR_DATA, "adapter: %s is there and %s is not; look for the whole adapter", from->name,
+                        partner);
     if (features != want || rank != other->dims[is_a ? 1 : 0] || (a->rank > 0 && rank != a->rank))
         return ddp_fail(
             err, DDP_ERR_DATA,
