@@ -34,7 +34,7 @@ static int choose_suite(check_run *j)
     near = ddp_nearest(j->p->suite, names, DDP_SUITE_BENCH);
     ddp_log_line(j->p->log, DDP_LOG_ERROR, "no suite \"%s\"%s%s%s", j->p->suite,
                  near == NULL ? "" : "; did you mean \"", near == NULL ? "" : near,
-                 near == NULL ? "; docs/conform.md lists them" : "\"?");
+                 near == NULL ? "; docs/writing-plugins/conform.md lists them" : "\"?");
     return DDP_EXIT_CONFIG;
 }
 
@@ -44,6 +44,7 @@ static ddp_status fill_shared(const check_run *j, ddp_shared_results *s, ddp_err
 
     s->kind = j->probe.kind;
     s->quick = j->p->quick;
+    s->per_host = j->p->per_host;
     ddp_copy_text(s->path, sizeof(s->path), j->probe.path);
     ddp_copy_text(s->name, sizeof(s->name), j->probe.name);
     for (size_t i = 0; i < j->p->setting_count; i++) {

@@ -2,7 +2,7 @@
 libddpcore_a_SOURCES += conform/conform.h conform/kinds.h conform/params.h conform/suites.h conform/conform.c conform/init.c \
 	conform/kinds.c conform/model.c
 libddpcore_a_SOURCES += conform/harness/case.h conform/harness/leaks.h conform/harness/probe.h \
-	conform/harness/rank_process.h conform/harness/report.h conform/harness/run_cases.h \
+	conform/harness/helper.h conform/harness/helper.c conform/harness/rank_process.h conform/harness/report.h conform/harness/run_cases.h \
 	conform/harness/shared_results.h conform/harness/world.h conform/harness/case.c conform/harness/leaks.c \
 	conform/harness/probe.c conform/harness/rank_process.c conform/harness/report.c conform/harness/run_cases.c \
 	conform/harness/shared_results.c conform/harness/world.c

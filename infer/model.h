@@ -2,7 +2,7 @@
  * checkpoint or a safetensors file. All from one thread. */
 #pragma once
 
-#include "train/state/weights.h"
+#include "train/state/weights/weights.h"
 #include "train/trainer.h"
 
 /* A session that infers, for one process alone: over what the checkpoint says of the data that the model was trained

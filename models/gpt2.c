@@ -1,6 +1,7 @@
 /* models/gpt2.c -- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with the names,
- * shapes and first values of Hugging Face's GPT2LMHeadModel. The output layer is the token embedding again ("tied"), so
- * that a checkpoint has transformer.wte.weight and no lm_head.weight, as save_pretrained writes it.
+ * shapes and first values of Hugging Face's GPT2LMHeadModel. The output layer is the token embedding again, so that a
+ * checkpoint has transformer.wte.weight and no lm_head.weight, as save_pretrained writes it; with `tied = no` it has
+ * both.
  *
  * Reads "input" (T) i64, the tokens, and "target" (T) i64, the token that follows each; a target of -100 counts for
  * nothing. */
@@ -11,7 +12,7 @@ enum { PRESET_GPT2, PRESET_GPT2_MEDIUM, PRESET_GPT2_LARGE, PRESET_GPT2_XL, PRESE
 enum { MAX_LAYERS = 256 };
 
 struct config {
-    int32_t preset;
+    int32_t preset, untied; /* untied 1: tied = no */
     int64_t layers, heads, width, context, vocabulary, padded_vocabulary;
     double dropout;
     ddp_list place;
@@ -70,10 +71,17 @@ static const ddp_option options[] = {
          "Hugging Face's models have 0.1.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, dropout)},
+    {.key = "tied",
+     .dflt = "yes",
+     .range = "yes|no",
+     .doc = "Whether the output layer is the token embedding again, as OpenAI's models have it. "
+            "no: it has a weight of its own, lm_head.weight.",
+     .type = DDP_OPT_ENUM,
+     .offset = offsetof(struct config, untied)},
     {.key = "place",
      .dflt = "",
-     .doc = "With [train] parallel = model: "
-            "the first block of each device, as BLOCK:INDEX with an index into [train] device. "
+     .doc = "With [train] parallel = model or pipeline: the first block of each device or stage, as BLOCK:INDEX. "
+            "The index is into [train] device, or a stage's number. "
             "0:0, 6:1 puts blocks 0 to 5 on the first device and the others on the second. "
             "The embeddings go with block 0, what follows the blocks with the last one.",
      .type = DDP_OPT_STRING,
@@ -233,7 +241,7 @@ static ddp_tensor block(ddp_graph *g, const struct config *c, ddp_tensor x, stru
 static ddp_tensor transformer(ddp_graph *g, const struct config *c, ddp_tensor tokens)
 {
     struct drawn drawn[MAX_LAYERS];
-    ddp_tensor x, wte, wpe;
+    ddp_tensor x, wte, wpe, head;
 
     ddp_scope(g, "transformer");
     place(g, c, 0);
@@ -250,7 +258,11 @@ static ddp_tensor transformer(ddp_graph *g, const struct config *c, ddp_tensor t
     ddp_init_again(g, wte, DDP_INIT_NORMAL, 0.0, STD);
     ddp_init_again(g, wpe, DDP_INIT_NORMAL, 0.0, STD);
     for (int64_t i = 0; i < c->layers; i++) draw_block(g, c, &drawn[i]);
-    return ddp_linear_tied(g, x, wte, "lm_head"); /* its own draws come last and are thrown away: nothing sees them */
+    /* the head's own draws come last, and are thrown away where it is tied: nothing sees them */
+    if (!c->untied) return ddp_linear_tied(g, x, wte, "lm_head");
+    x = ddp_linear_weight(g, x, c->padded_vocabulary, 0, &head, "lm_head");
+    ddp_init_again(g, head, DDP_INIT_NORMAL, 0.0, STD);
+    return x;
 }
 
 static ddp_status gpt2_build(ddp_graph *g, const void *config, ddp_err *err)

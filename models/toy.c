@@ -30,8 +30,8 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, loss)},
     {.key = "place",
      .dflt = "",
-     .doc = "With [train] parallel = model: "
-            "the device of each layer, as LAYER:INDEX with an index into [train] device, for example net1:0, net2:1.",
+     .doc = "With [train] parallel = model or pipeline: the device or stage of each layer, as LAYER:INDEX. "
+            "The index is into [train] device, or a stage's number: net1:0, net2:1.",
      .type = DDP_OPT_STRING,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, place)},

@@ -13,7 +13,7 @@ AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; 
 
 # `make check` is what everybody runs after each change. What is long and seldom breaks is `make check-long`, which .ci/run runs too:
 # whole programs (LONG_CHECKS, LONG_DOUBLES) and scripts (LONG_TESTS), or a script's cases that are marked so (harness.long_case).
-check-long: all $(LONG_DOUBLES) $(LONG_CHECKS) $(LONG_BUILT)
+check-long: all $(LONG_DOUBLES) $(LONG_CHECKS) $(LONG_BUILT) tests/bench/hosts/bench_control$(EXEEXT)
 	@$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(LONG_TESTS) $(LONG_CHECKS)' TEST_SUITE_LOG=test-suite-long.log DDP_LONG=1
 .PHONY: check-long
 EXTRA_PROGRAMS += $(LONG_CHECKS)
@@ -34,6 +34,7 @@ include $(srcdir)/tests/unit/graph/local.mk
 include $(srcdir)/tests/unit/control/local.mk
 include $(srcdir)/tests/unit/comm/local.mk
 include $(srcdir)/tests/unit/init/local.mk
+include $(srcdir)/tests/unit/cli/local.mk
 include $(srcdir)/tests/unit/launch/local.mk
 include $(srcdir)/tests/unit/backend/local.mk
 include $(srcdir)/tests/unit/hook/local.mk
@@ -53,7 +54,7 @@ include $(srcdir)/tests/gpu/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \
 	tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/packaged.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
+	tests/sanitized.sh tests/packaged.sh tests/packages.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

@@ -25,7 +25,8 @@ rm -rf build source ddpengine-*.tar.gz
 echo "-- build and check"
 cd ddpengine-*
 ./configure -q --enable-werror --without-cuda --prefix="$work/prefix" >/dev/null
-make -s -j "$(nproc)"
+make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
+if grep -A 5 'warning:' make.log; then exit 1; fi # those of an object that a cache has kept end no compiler
 make -j "$(nproc)" check check_PROGRAMS= check_LTLIBRARIES= TESTS="tests/integration/test_use.py tests/integration/test_train.py" >check.log 2>&1 || {
     grep -E '^(FAIL|ERROR):|error:' check.log
     grep -rhE -A 15 '^not ok' --include='test_*.log' . | head -n 60
@@ -44,21 +45,26 @@ rm -rf ddpengine-*
 
 echo "-- what was installed"
 export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
-for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1 \
+for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1 share/man/man5/ddpengine.ini.5 \
+    share/man/man7/ddpengine-backend-shm.7 share/bash-completion/completions/ddpengine share/zsh/site-functions/_ddpengine \
     include/ddpinfer.h lib/libddpinfer.so lib/pkgconfig/ddpinfer.pc; do
     [ -f "prefix/$f" ] || { echo "not installed: $f"; exit 1; }
 done
 engine=$work/prefix/bin/ddpengine
-for example in backend-skeleton model-example hook-skeleton; do
+for example in backend-skeleton backend-sockets model-example hook-skeleton; do
     make -s -C "examples/$example"
 done
-DDPENGINE_PLUGIN_PATH=$work/examples/backend-skeleton:$work/examples/model-example:$work/examples/hook-skeleton
+DDPENGINE_PLUGIN_PATH=$work/examples/backend-skeleton:$work/examples/backend-sockets:$work/examples/model-example:$work/examples/hook-skeleton
 export DDPENGINE_PLUGIN_PATH
 "$engine" plugins
 for ini in examples/*/*.ini; do
     echo "-- $ini"
     "$engine" -c "$ini" --nproc 2
 done
+echo "-- a plugin of ddpengine new"
+"$engine" new model fresh --dir fresh
+make -s -C fresh check install
+(cd fresh && "$engine" -c example.ini --nproc 2 --set plugins.path=)
 echo "-- libddpinfer: what it shows, and the example on a model that was trained just now"
 shown=$(nm -D --defined-only prefix/lib/libddpinfer.so | sed 's/.* //' | grep -v '^ddp_infer_' || true)
 [ -z "$shown" ] || { echo "libddpinfer.so shows $shown"; exit 1; }

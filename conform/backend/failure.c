@@ -282,6 +282,7 @@ void backend_killed(ddp_rank_process *a)
     ddp_trial t;
 
     if (data == NULL || !open_trial(&t, a, "killed", DDP_TRIAL_TIMEOUT_MS)) return;
+    if (!ddp_rank_process_barrier(a, "connected")) return; /* the others may still be in comm_create */
     if (a->rank == a->world - 1) {
         if (ddp_thread_start(&thread, "conform-kill", kill_main, NULL, &err) != DDP_OK) return;
         while (call(&t, a->c->slot, data, &err) == DDP_OK) continue;

@@ -134,7 +134,7 @@ static ddp_status open_side(bench *b, uint32_t i, size_t bytes)
 
     s->a = *b->a;
     s->a.registry = NULL;
-    s->a.plugin = NULL;
+    s->a.plugin = s->a.hierarchy = NULL;
     s->a.ini = NULL;
     s->a.settings = (ddp_settings){0};
     s->t.comm = NULL;

@@ -76,6 +76,7 @@ static int run_ranks(planning *g)
     if (st == DDP_OK) {
         w.shared->kind = DDP_KIND_BACKEND;
         w.shared->bench = g->plan;
+        w.shared->per_host = g->p->per_host;
         ddp_copy_text(w.shared->path, sizeof(w.shared->path), g->plan.paths[0]);
         w.shared->launched = g->launcher[0] != '\0';
         w.launcher = w.shared->launched ? g->launcher : NULL;

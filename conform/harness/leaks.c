@@ -17,6 +17,7 @@ enum {
     SLOWEST_MS = 1000, /* and longer than that: a dataset that reads its files, say */
     SLOWEST_WARM = 2,
     SLOWEST_OPENS = 8,
+    ROUNDS = 3,    /* of opens, where memory seems to leak: what malloc keeps of threads that ended does not go on */
     PARTS = 4,     /* after each of which it is measured: a divisor of the above */
     END_MS = 1000, /* that a thread which has been joined may still be seen */
     END_TICK_US = 1000,
@@ -78,21 +79,26 @@ static bool leaks(const size_t at[PARTS + 1], size_t allowed)
     return growth(at[PARTS - 2], at[PARTS - 1]) > allowed && growth(at[PARTS - 1], at[PARTS]) > allowed;
 }
 
+static bool heap_leaks(const usage at[PARTS + 1], size_t allowed)
+{
+    size_t heap[PARTS + 1];
+
+    for (uint32_t i = 0; i <= PARTS; i++) heap[i] = at[i].heap;
+    return leaks(heap, allowed);
+}
+
 static void compare(ddp_rank_process *a, const usage at[PARTS + 1], uint32_t opens, size_t allowed)
 {
     uint32_t half = opens / 2, part = opens / PARTS;
-    size_t heap[PARTS + 1], mapped[PARTS + 1];
+    size_t mapped[PARTS + 1];
     const usage *middle = &at[PARTS / 2], *end = &at[PARTS];
 
-    for (uint32_t i = 0; i <= PARTS; i++) {
-        heap[i] = at[i].heap;
-        mapped[i] = at[i].mapped;
-    }
+    for (uint32_t i = 0; i <= PARTS; i++) mapped[i] = at[i].mapped;
     (void)(DDP_EXPECT(a, end->descriptors <= middle->descriptors, "%u descriptors more after the last %u of %u opens",
                       end->descriptors - middle->descriptors, half, opens) &&
            DDP_EXPECT(a, end->threads <= middle->threads, "%u threads more after the last %u of %u opens",
                       end->threads - middle->threads, half, opens) &&
-           DDP_EXPECT(a, DDP_SANITIZED || !leaks(heap, HEAP_SLACK + part * allowed),
+           DDP_EXPECT(a, DDP_SANITIZED || !heap_leaks(at, HEAP_SLACK + part * allowed),
                       "%zu KiB of memory more after the last %u of %u opens", growth(middle->heap, end->heap) >> 10,
                       half, opens) &&
            DDP_EXPECT(a, DDP_SANITIZED || !leaks(mapped, (size_t)part * MAP_BYTES),
@@ -108,23 +114,38 @@ static void choose(int64_t ms, uint32_t *warm, uint32_t *opens)
     *opens = ms > SLOWEST_MS ? SLOWEST_OPENS : SLOW_OPENS;
 }
 
-void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint32_t i), size_t heap)
+/* `opens` times from number `first` on, measured PARTS + 1 times. */
+static bool measure_opens(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint32_t i), uint32_t first,
+                          uint32_t opens, usage at[PARTS + 1])
 {
     static const char *const names[] = {"warm", "quarter", "half", "most", "opened"};
-    uint32_t warm = WARM, opens = OPENS, taken = 0;
-    usage at[PARTS + 1] = {{0}};
 
-    for (uint32_t i = 0; i <= warm + opens; i++) {
-        int64_t begin = ddp_now_ms();
-
-        if (i == warm + taken * (opens / PARTS)) {
-            if (a->group != NULL && !ddp_rank_process_barrier(a, names[taken])) return;
+    for (uint32_t i = 0, taken = 0; i <= opens; i++) {
+        if (i == taken * (opens / PARTS)) {
+            if (a->group != NULL && !ddp_rank_process_barrier(a, names[taken])) return false;
             at[taken] = taken == 0 ? measure() : measure_after(&at[0]);
             taken++;
         }
-        if (i == warm + opens) break;
-        if (!once(a, i)) return;
-        if (i == 1 && a->group == NULL && a->world == 1) choose(ddp_now_ms() - begin, &warm, &opens);
+        if (i < opens && !once(a, first + i)) return false;
+    }
+    return true;
+}
+
+void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint32_t i), size_t heap)
+{
+    uint32_t warm = WARM, opens = OPENS, first;
+    usage at[PARTS + 1] = {{0}};
+
+    for (first = 0; first < warm; first++) {
+        int64_t begin = ddp_now_ms();
+
+        if (!once(a, first)) return;
+        if (first == 1 && a->group == NULL && a->world == 1) choose(ddp_now_ms() - begin, &warm, &opens);
+    }
+    for (uint32_t round = 1; round <= ROUNDS; round++, first += opens) {
+        if (!measure_opens(a, once, first, opens, at)) return;
+        /* ranks of a group would have to agree */
+        if (a->group != NULL || !heap_leaks(at, HEAP_SLACK + opens / PARTS * heap)) break;
     }
     compare(a, at, opens, heap);
 }

@@ -81,7 +81,11 @@ static ddp_status resolve(const char *plugin, ddp_log *log, uint32_t *kind, char
     search s;
     int fd;
 
+    char local[DDP_HALF_MAX], remote[DDP_HALF_MAX];
+
     ddp_copy_text(name, capacity, plugin);
+    *kind = DDP_KIND_BACKEND;
+    if (ddp_config_halves(plugin, local, remote)) return DDP_OK;
     if (strchr(plugin, '/') != NULL) {
         DDP_TRY(ddp_gate_open(plugin, &fd, &facts, err));
         (void)close(fd);

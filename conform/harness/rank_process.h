@@ -15,6 +15,7 @@ typedef struct ddp_rank_process {
     ddp_host host;
     ddp_registry *registry;
     ddp_loaded *plugin;
+    ddp_loaded *hierarchy; /* `plugin`, where it is one of two; else NULL */
     ddp_ini *ini;
     ddp_settings settings;
     const void *config;

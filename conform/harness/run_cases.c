@@ -8,6 +8,7 @@
 #include "conform/bench/bench.h"
 #include "conform/kinds.h"
 #include "base/launcher.h"
+#include "conform/harness/helper.h"
 #include "net/endpoint.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -107,6 +108,7 @@ static ddp_status start(ddp_rank_process *a, int listen_fd, const char *endpoint
         if (listen_fd >= 0) (void)close(listen_fd);
         return err->status;
     }
+    if (s->kind == DDP_KIND_BACKEND && a->rank == 0) DDP_TRY(harness_helpers_start(a, listen_fd, err));
     if (s->kind == DDP_KIND_BACKEND) DDP_TRY(join(a, listen_fd, endpoint, err));
     DDP_TRY(ddp_thread_start(&thread, "conform", run_cases, a, err));
     (void)pthread_join(thread, NULL);
@@ -127,6 +129,16 @@ static void linger(const ddp_rank_process *a, uint32_t here)
     }
 }
 
+/* Every `per_host` ranks count as one host. */
+static void choose_host(const ddp_shared_results *s, uint32_t rank)
+{
+    char id[32];
+
+    if (s->per_host <= 0) return;
+    (void)snprintf(id, sizeof(id), "conform-%u", rank / (uint32_t)s->per_host);
+    (void)setenv("DDPENGINE_HOST_ID", id, 1); /* no other thread yet */
+}
+
 int harness_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, const char *endpoint)
 {
     ddp_rank_process a = {.shared = s, .rank = rank, .world = s->world};
@@ -140,6 +152,7 @@ int harness_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd
     a.host = ddp_log_host(&a.log);
     a.c = &s->cases[s->first];
     a.v = ddp_shared_results_get(s, rank, s->first);
+    choose_host(s, rank);
     if (start(&a, listen_fd, endpoint, &err) != DDP_OK) {
         (void)DDP_FAIL(&a, "%.220s", err.msg);
         return DDP_EXIT_PLUGIN;

@@ -46,6 +46,7 @@ typedef struct ddp_exchange {
 typedef struct ddp_shared_results {
     /* the plugin */
     uint32_t kind;
+    int32_t per_host;     /* see params.h */
     bool quick, launched; /* launched: ranks come from the backend's launcher, not from fork */
     char path[PATH_MAX], name[64];
     char settings[4096]; /* "key=value\n" */

@@ -63,6 +63,8 @@ const char *ddp_dtype_name(uint32_t dtype); /* "f32", "?" for an unknown dtype *
 void *ddp_alloc(size_t bytes, ddp_err *err);         /* zero-filled; free() */
 void *ddp_alloc_aligned(size_t bytes, ddp_err *err); /* 64-byte aligned, zero-filled; free() */
 char *ddp_strdup(const char *s, ddp_err *err);
+/* Once, where much that was allocated is freed and no such need comes again: the system gets its pages back. */
+void ddp_memory_trim(void);
 static inline uint64_t ddp_round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 /* A bump allocator: many small things of one lifetime, freed together. NULL err->msg context on failure. */
@@ -83,10 +85,14 @@ typedef struct ddp_text {
 } ddp_text;
 void ddp_text_printf(ddp_text *t, const char *fmt, ...) DDP_PRINTF_(2, 3);
 void ddp_text_append(ddp_text *t, const void *data, size_t length);
+/* A path as a shell takes it for one word, and no command for one of its options. */
+void ddp_text_shell_path(ddp_text *t, const char *path);
 void ddp_text_free(ddp_text *t);
 /* Names from files and from other hosts reach the terminal: control characters are taken out, and what is no UTF-8. As
  * long as before. The log does it for its lines; who prints to standard output calls it. */
 void ddp_clean_text(char *text);
+
+bool ddp_locale_is_utf8(void); /* by LC_ALL, LC_CTYPE, LANG: a terminal shows more than ASCII */
 
 /* The candidate nearest to `word` (Levenshtein distance at most 3 and less than its length), or NULL. */
 const char *ddp_nearest(const char *word, const char *const *candidates, size_t count);

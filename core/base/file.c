@@ -1,10 +1,9 @@
-/* base/file.c -- whole files, folders and what makes them durable. Formats and the order of a checkpoint's renames are
- * the checkpoint's. */
+/* base/file.c -- reading and writing, folders and what makes them durable. Formats and the order of a checkpoint's
+ * renames are the checkpoint's. */
 #include "base/sys.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -64,6 +63,31 @@ static size_t first_capacity(int fd, size_t limit)
     return DDP_MAX_OF(DDP_MIN_OF(size, limit), (size_t)READ_FIRST) + 2; /* room for the NUL and to see the end */
 }
 
+bool ddp_file_is_regular(const char *path)
+{
+    struct stat facts;
+
+    return stat(path, &facts) == 0 && S_ISREG(facts.st_mode);
+}
+
+int ddp_file_lock(int fd)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int result;
+
+    do result = fcntl(fd, F_OFD_SETLK, &whole);
+    while (result != 0 && errno == EINTR);
+    return result == 0 ? 0 : errno;
+}
+
+bool ddp_file_is_still(const char *path, int fd)
+{
+    struct stat ours, there;
+
+    return fstat(fd, &ours) == 0 && lstat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+           ours.st_ino == there.st_ino;
+}
+
 ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *length, ddp_err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -85,6 +109,29 @@ ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *le
     return DDP_OK;
 }
 
+ssize_t ddp_read_line(FILE *file, size_t limit, char **line, size_t *capacity)
+{
+    size_t length = 0;
+    int c;
+
+    while ((c = getc_unlocked(file)) != EOF && c != '\n') {
+        if (length + 1 >= *capacity && length < limit) { /* room for the NUL */
+            size_t more = DDP_MIN_OF(*capacity * 2 + READ_FIRST, limit + 1);
+            char *grown = realloc(*line, more);
+
+            if (grown == NULL) return -1;
+            *line = grown;
+            *capacity = more;
+        }
+        if (length < limit) (*line)[length] = (char)c;
+        length++;
+    }
+    if (c == EOF && length == 0) return -1;
+    if (length > limit) length = 0;
+    if (*capacity > 0) (*line)[length] = '\0';
+    return (ssize_t)length;
+}
+
 ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *what, ddp_err *err)
 {
     const char *at = data;
@@ -99,31 +146,6 @@ ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *wh
         length -= (size_t)n;
     }
     return DDP_OK;
-}
-
-static ddp_status write_file(const char *path, const void *data, size_t length, ddp_err *err)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    ddp_status st;
-
-    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
-    st = ddp_write_all(fd, data, length, path, err);
-    if (st == DDP_OK && fsync(fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", path);
-    if (close(fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
-    return st;
-}
-
-ddp_status ddp_file_replace(const char *path, const void *data, size_t length, ddp_err *err)
-{
-    char tmp[4096 + 8];
-    ddp_status st;
-
-    if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
-        return ddp_fail(err, DDP_ERR_SYSTEM, "the name %.200s... is too long", path);
-    st = write_file(tmp, data, length, err);
-    if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
-    if (st != DDP_OK) (void)unlink(tmp);
-    return st;
 }
 
 static ddp_status make_folder(const char *path, ddp_err *err)

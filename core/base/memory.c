@@ -1,6 +1,7 @@
 /* base/memory.c -- allocation that fails with a message, and the pool: many small things of one lifetime. The flat
  * arenas of a run (parameters, gradients) are made by the device or the backend, not here. */
 #include "base/base.h"
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,8 @@ void *ddp_alloc(size_t bytes, ddp_err *err)
     if (p == NULL) return out_of_memory(bytes, err);
     return p;
 }
+
+void ddp_memory_trim(void) { (void)malloc_trim(0); }
 
 void *ddp_alloc_aligned(size_t bytes, ddp_err *err)
 {

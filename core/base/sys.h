@@ -3,6 +3,8 @@
 
 #include "base/base.h"
 #include <pthread.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 /* ---- clock ------------------------------------------------------------------------------------------------------- */
 int64_t ddp_now_ns(void); /* CLOCK_MONOTONIC */
@@ -25,6 +27,9 @@ bool ddp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline
  * before anything is pinned: main does. 0 and NULL if the system does not report them. */
 size_t ddp_processors(const int32_t **out);
 unsigned ddp_cpu_count(void); /* of them, at least 1 */
+/* How many processors' time the control groups of this process allow it, such as 1.5; HUGE_VAL: they set no limit. */
+double ddp_processors_allowed(void);
+double base_processors_allowed_at(const char *root); /* the same below a folder with proc and sys, for tests */
 /* Whether the calling thread may still run on all of them and on no other: OpenMP, for one, has variables that bind
  * it. */
 bool ddp_processors_are_own(void);
@@ -33,10 +38,23 @@ bool ddp_processors_are_own(void);
 /* Raises the soft limit of open files to `count` where it is lower, for this process and its children; DDP_ERR_SYSTEM
  * where the hard limit does not allow it. */
 ddp_status ddp_allow_open_files(unsigned count, ddp_err *err);
+/* Whether the name is that of a file, or a link to one: to open a pipe would wait for who writes to it. */
+bool ddp_file_is_regular(const char *path);
+/* Locks an open file against others that ask for the lock, without waiting: 0, or the errno, of which EAGAIN and EACCES
+ * mean that another has it, and others that the file system has no locks. It lasts until the file is closed. An
+ * open-file-description lock: unlike one of POSIX it does not go when another part of this process closes the same
+ * file, and unlike flock it reaches other hosts over NFSv4. */
+int ddp_file_lock(int fd);
+/* Whether the open file still has that name: somebody may have removed it between our open and our lock. */
+bool ddp_file_is_still(const char *path, int fd);
 /* Reads a whole file of at most `limit` bytes; *data is free()d by the caller and NUL-terminated beyond its length. */
 ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *length, ddp_err *err);
+/* A line of at most `limit` bytes without its end, as getline() reads it: *line is free()d by the caller, and may be
+ * NULL for an empty one. A longer one is passed over, its length is 0. -1: the file's end; neither feof() nor ferror():
+ * no memory. */
+ssize_t ddp_read_line(FILE *file, size_t limit, char **line, size_t *capacity);
 ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *what, ddp_err *err);
-/* The whole file, under another name first and then renamed: a reader sees the old one or the new one. */
+/* The whole file, as by new_file.h. */
 ddp_status ddp_file_replace(const char *path, const void *data, size_t length, ddp_err *err);
 /* mkdir -p; a component that exists as something else is an error that names it. */
 ddp_status ddp_make_folders(const char *path, ddp_err *err);

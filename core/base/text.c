@@ -52,6 +52,20 @@ void ddp_text_printf(ddp_text *t, const char *fmt, ...)
     t->length += (size_t)length;
 }
 
+void ddp_text_shell_path(ddp_text *t, const char *path)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+
+    if (path[0] == '-') ddp_text_printf(t, "./");
+    if (path[0] != '\0' && path[strspn(path, plain)] == '\0') {
+        ddp_text_printf(t, "%s", path);
+        return;
+    }
+    ddp_text_printf(t, "'");
+    for (; *path != '\0'; path++) ddp_text_printf(t, *path == '\'' ? "'\\''" : "%c", *path);
+    ddp_text_printf(t, "'");
+}
+
 void ddp_text_free(ddp_text *t)
 {
     free(t->data);
@@ -85,6 +99,14 @@ void ddp_clean_text(char *text)
 }
 
 /* Wagner and Fischer's table, one row at a time; words are at most NEAREST_LENGTH bytes. */
+bool ddp_locale_is_utf8(void)
+{
+    const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
+
+    for (size_t i = 0; i < DDP_COUNT(names) && (value == NULL || value[0] == '\0'); i++) value = getenv(names[i]);
+    return value != NULL && (strcasestr(value, "utf-8") != NULL || strcasestr(value, "utf8") != NULL);
+}
+
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     size_t row[NEAREST_LENGTH + 1];

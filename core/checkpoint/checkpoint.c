@@ -175,6 +175,13 @@ void ddp_checkpoint_copy(const ddp_checkpoint *c, int part, const ddp_named_tens
     }
 }
 
+ddp_status ddp_checkpoint_pieces(const ddp_checkpoint *c, int part, const ddp_named_tensor *t, uint64_t most,
+                                 checkpoint_take_piece take, void *ctx, ddp_err *err)
+{
+    if (shards_of(c, part) != NULL) return checkpoint_shards_pieces(c->shards, t, most, take, ctx, err);
+    return checkpoint_safetensors_pieces(c->parts[part], t, 0, most, take, ctx, err);
+}
+
 ddp_status ddp_checkpoint_join(ddp_checkpoint *c, ddp_err *err)
 {
     if (c->shards == NULL) return DDP_OK;

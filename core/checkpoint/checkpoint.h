@@ -1,5 +1,5 @@
 /* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors,
- * ema.safetensors, MANIFEST.json written last.
+ * ema.safetensors, local_steps.safetensors, MANIFEST.json written last.
  *
  * Only rank 0 writes and reads, but that each rank may write its part of the optimiser's state (shards.h); what the
  * other ranks wait for is in train/state/resume.c. Durable when save returns:
@@ -40,7 +40,9 @@ typedef struct ddp_checkpoint_meta {
     uint64_t cursor;      /* micro-batches of this epoch consumed by each rank */
     uint64_t seed;
     uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
-    uint64_t micro_steps; /* done by each rank since the start */
+    uint64_t global_batch; /* samples of a step; 0: an earlier version has not said it, see ddp_checkpoint_batch */
+    uint64_t uneven;       /* 1: ranks need not have equally many samples of a step */
+    uint64_t micro_steps;  /* done by each rank since the start */
     char config_hash[DDP_SHA256_HEX];
     uint64_t hook_version;          /* of what the hook remembers */
     char model[64], hook[64];       /* hook: "" where none was used */
@@ -49,9 +51,15 @@ typedef struct ddp_checkpoint_meta {
     ddp_history history;
 } ddp_checkpoint_meta;
 
+/* Samples of a step. */
+static inline uint64_t ddp_checkpoint_batch(const ddp_checkpoint_meta *m)
+{
+    return m->global_batch > 0 ? m->global_batch : m->world_size * m->batch_size * m->accumulate;
+}
+
 /* The files of a checkpoint; one of the hook is there where it remembers something, one of the average of the
- * parameters (with the model's buffers) where there is one. */
-enum { DDP_PART_MODEL, DDP_PART_OPTIMIZER, DDP_PART_HOOK, DDP_PART_EMA, DDP_PARTS };
+ * parameters (with the model's buffers) where there is one, one of local steps where they have something. */
+enum { DDP_PART_MODEL, DDP_PART_OPTIMIZER, DDP_PART_HOOK, DDP_PART_EMA, DDP_PART_LOCAL, DDP_PARTS };
 typedef struct ddp_part {
     const ddp_named_tensor *tensors;
     size_t count;
@@ -126,5 +134,8 @@ size_t ddp_checkpoint_count(const ddp_checkpoint *c, int part);
 const ddp_named_tensor *ddp_checkpoint_at(const ddp_checkpoint *c, int part, size_t i);
 const ddp_named_tensor *ddp_checkpoint_find(const ddp_checkpoint *c, int part, const char *name);
 void ddp_checkpoint_copy(const ddp_checkpoint *c, int part, const ddp_named_tensor *t, void *to); /* t: one of those */
+/* The same for one that is to be nowhere as a whole: its bytes in pieces of at most `most`. */
+ddp_status ddp_checkpoint_pieces(const ddp_checkpoint *c, int part, const ddp_named_tensor *t, uint64_t most,
+                                 checkpoint_take_piece take, void *ctx, ddp_err *err);
 /* For those who want all of it at once, with its data: puts shards together in memory, where it has any. */
 ddp_status ddp_checkpoint_join(ddp_checkpoint *c, ddp_err *err);

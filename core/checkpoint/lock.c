@@ -1,5 +1,4 @@
-/* checkpoint/lock.c -- see lock.h. An open-file-description lock: unlike one of POSIX it does not go when another part
- * of this process closes the same file, and unlike flock it reaches other hosts over NFSv4. */
+/* checkpoint/lock.c -- see lock.h. */
 #include "checkpoint/lock.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/shards.h"
@@ -49,30 +48,10 @@ static ddp_status refuse(const char *dir, int fd, ddp_err *err)
     return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }
 
-/* Without blocking: 0, or the errno. */
-static int set_lock(int fd)
-{
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int result;
-
-    do result = fcntl(fd, F_OFD_SETLK, &whole);
-    while (result != 0 && errno == EINTR);
-    return result == 0 ? 0 : errno;
-}
-
 /* The file system, or the kernel, has no such locks (Lustre without -o flock: ENOSYS). */
 static bool knows_no_locks(int number)
 {
     return number == ENOLCK || number == ENOTSUP || number == ENOSYS || number == EINVAL;
-}
-
-/* Somebody may have removed the file between our open and our lock: then the lock keeps nobody out. */
-static bool is_still(const char *path, int fd)
-{
-    struct stat ours, there;
-
-    return fstat(fd, &ours) == 0 && lstat(path, &there) == 0 && ours.st_dev == there.st_dev &&
-           ours.st_ino == there.st_ino;
 }
 
 /* For people and for the message above; that nobody can read it is no reason to end. */
@@ -94,8 +73,8 @@ static ddp_status open_locked(const char *dir, const char *path, int *fd, int *n
         if (*fd < 0)
             return ddp_fail_errno(err, "cannot open %s, which a run needs to write in %s ([checkpoint] dir)", path,
                                   dir);
-        *number = set_lock(*fd);
-        if (*number != 0 || is_still(path, *fd)) return DDP_OK;
+        *number = ddp_file_lock(*fd);
+        if (*number != 0 || ddp_file_is_still(path, *fd)) return DDP_OK;
         (void)close(*fd);
     }
     return ddp_fail(err, DDP_ERR_SYSTEM, "cannot lock %s: another program removes it again and again", path);

@@ -27,6 +27,8 @@ static const struct {
     {"first_bucket_size", offsetof(ddp_checkpoint_meta, first_bucket_size), false},
     {"batch_size", offsetof(ddp_checkpoint_meta, batch_size), false},
     {"accumulate", offsetof(ddp_checkpoint_meta, accumulate), false},
+    {"global_batch", offsetof(ddp_checkpoint_meta, global_batch), true},
+    {"uneven", offsetof(ddp_checkpoint_meta, uneven), true},
     {"micro_steps", offsetof(ddp_checkpoint_meta, micro_steps), true},
     {"hook_version", offsetof(ddp_checkpoint_meta, hook_version), true},
 };
@@ -34,7 +36,7 @@ static const struct {
 const char *checkpoint_part_file(int part)
 {
     static const char *const names[DDP_PARTS] = {"model.safetensors", "optimizer.safetensors", "hook.safetensors",
-                                                 "ema.safetensors"};
+                                                 "ema.safetensors", "local_steps.safetensors"};
 
     return names[part];
 }

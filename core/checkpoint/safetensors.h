@@ -19,11 +19,20 @@ enum {
     DDP_FILE_F8_E5M2
 };
 
+/* Where a tensor that is to be written is not all in this process's memory: gives the bytes that would lie at `at`, of
+ * which it takes at most `bytes` at a time. *out is valid until the next call. */
+typedef struct ddp_tensor_reader {
+    ddp_status (*read)(void *ctx, const void *at, uint64_t bytes, const void **out, ddp_err *err);
+    void *ctx;
+    uint64_t bytes;
+} ddp_tensor_reader;
+
 typedef struct ddp_named_tensor {
     const char *name;
     uint32_t dtype, rank; /* DDP_F32 .., DDP_FILE_F16 .. */
     int64_t dims[DDP_MAX_DIMS];
-    const void *data; /* row-major, dtype's size x product of dims */
+    const void *data;         /* row-major, dtype's size x product of dims */
+    ddp_tensor_reader reader; /* read NULL: all of it is there */
 } ddp_named_tensor;
 
 /* Writes path (O_EXCL), fsyncs it; on failure removes it. `metadata`: pairs key, value, ..., NULL; may be NULL.
@@ -57,6 +66,10 @@ const char *checkpoint_safetensors_path(const ddp_safetensors *s, const ddp_name
 /* Who has read a tensor of a large file and does not want it again: its pages no longer count as this process's memory.
  * They come from the file when it is read all the same. */
 void checkpoint_safetensors_release(const ddp_safetensors *s, const ddp_named_tensor *t);
+/* The tensor's bytes in pieces of at most `most`, the first one at `first`, of which none stays in memory. */
+typedef ddp_status (*checkpoint_take_piece)(void *ctx, uint64_t at, const void *data, uint64_t bytes, ddp_err *err);
+ddp_status checkpoint_safetensors_pieces(const ddp_safetensors *s, const ddp_named_tensor *t, uint64_t first,
+                                         uint64_t most, checkpoint_take_piece take, void *ctx, ddp_err *err);
 size_t ddp_safetensors_count(const ddp_safetensors *s);
 const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i); /* in file order */
 const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);

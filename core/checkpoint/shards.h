@@ -29,5 +29,7 @@ size_t checkpoint_shards_count(const ddp_shard_files *s);
 const ddp_named_tensor *checkpoint_shards_at(const ddp_shard_files *s, size_t i);
 const ddp_named_tensor *checkpoint_shards_find(const ddp_shard_files *s, const char *name);
 void checkpoint_shards_copy(const ddp_shard_files *s, const ddp_named_tensor *t, void *to); /* t: one of those */
+ddp_status checkpoint_shards_pieces(const ddp_shard_files *s, const ddp_named_tensor *t, uint64_t most,
+                                    checkpoint_take_piece take, void *ctx, ddp_err *err);
 /* All of them in memory, as the file of the optimiser would be. */
 ddp_status checkpoint_shards_join(const char *folder, const ddp_shard_files *s, ddp_safetensors **out, ddp_err *err);

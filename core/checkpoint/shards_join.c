@@ -206,6 +206,19 @@ void checkpoint_shards_copy(const ddp_shard_files *s, const ddp_named_tensor *t,
     }
 }
 
+ddp_status checkpoint_shards_pieces(const ddp_shard_files *s, const ddp_named_tensor *t, uint64_t most,
+                                    checkpoint_take_piece take, void *ctx, ddp_err *err)
+{
+    size_t i = (size_t)(t - s->whole);
+    uint64_t at = 0;
+
+    for (const piece *p = &s->pieces[s->first[i]]; p < &s->pieces[s->first[i + 1]]; p++) {
+        DDP_TRY(checkpoint_safetensors_pieces(p->file, p->part, at, most, take, ctx, err));
+        at += p->count * sizeof(float);
+    }
+    return DDP_OK;
+}
+
 /* The same bytes as those of a file of the whole. */
 ddp_status checkpoint_shards_join(const char *folder, const ddp_shard_files *s, ddp_safetensors **out, ddp_err *err)
 {

@@ -9,13 +9,14 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_audit_usage = {
     .name = "audit",
     .usage = "usage: ddpengine audit RUN...\n",
     .options = options,
     .option_count = DDP_COUNT(options),
-    .footer =
-        "\nexit codes: 0 each sample was used exactly once in each epoch, 2 usage, 10 it was not, or cannot be proven\n",
+    .footer = "\nexit codes: 0 each sample was used exactly once in each epoch, 2 usage,\n"
+              "            10 it was not, or cannot be proven\n",
+    .example = "ddpengine audit runs/quickstart",
 };
 
 int cli_command_audit(int argc, char **argv, ddp_log *log)
@@ -23,10 +24,10 @@ int cli_command_audit(int argc, char **argv, ddp_log *log)
     ddp_text lines = {0};
     char none; /* what the options would fill */
     ddp_err err = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &none, &next), printed;
+    int next, code = cli_parse_options(&cli_audit_usage, argc, argv, &none, &next), printed;
 
     if (code >= 0) return code;
-    if (next == argc) return cli_usage_error(&command, "which run? Name its [output] dir", "");
+    if (next == argc) return cli_usage_error(&cli_audit_usage, "which run? Name its [output] dir", "");
     if (ddp_audit_check((const char *const *)(argv + next), (size_t)(argc - next), &lines, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, err.status == DDP_ERR_DATA     ? DDP_EXIT_DATA
                                 : err.status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG

@@ -28,6 +28,8 @@ static const ddp_cli_option options[] = {
      FIELD(size_list)},
     {"--nproc", "N", "ranks on this host, at most 8 (default 2)", DDP_TAKES_COUNT, .most = DDP_CONFORM_MAX_WORLD,
      FIELD(p.nproc)},
+    {"--per-host", "N", "every N ranks count as one host, as LOCAL+REMOTE asks for (default: all are on one)",
+     DDP_TAKES_COUNT, .most = DDP_CONFORM_MAX_WORLD, FIELD(p.per_host)},
     {"--rounds", "N", "1 to 101 (default 7); minimum and median are printed", DDP_TAKES_COUNT, .most = 101,
      FIELD(p.rounds)},
     {"--queue", NULL, "through the work queue, as training does, instead of calling the backend's functions",
@@ -36,13 +38,15 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_bench_usage = {
     .name = "bench",
-    .usage = "usage: ddpengine bench all_reduce [--backend A,B,...] [--sizes LIST] [--nproc N] [--rounds N]\n"
+    .usage = "usage: ddpengine bench all_reduce [--backend A,B,...] [--sizes LIST]\n"
+             "                                  [--nproc N] [--per-host N] [--rounds N]\n"
              "                                  [--queue] [--json]\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine bench all_reduce --sizes 4,1MiB --nproc 4",
 };
 
 /* "1MiB" -> bytes; false when it is no size of whole floats. */
@@ -68,16 +72,16 @@ static bool parse_size(const char *text, uint64_t *out)
 
 static int add_backend(request *q, const char *s)
 {
-    if (q->p.backend_count == DDP_BENCH_BACKENDS) return cli_usage_error(&command, "too many backends: ", s);
+    if (q->p.backend_count == DDP_BENCH_BACKENDS) return cli_usage_error(&cli_bench_usage, "too many backends: ", s);
     q->backends[q->p.backend_count++] = s;
     return -1;
 }
 
 static int add_size(request *q, const char *s)
 {
-    if (q->p.size_count == DDP_BENCH_SIZES) return cli_usage_error(&command, "too many sizes: ", s);
+    if (q->p.size_count == DDP_BENCH_SIZES) return cli_usage_error(&cli_bench_usage, "too many sizes: ", s);
     if (parse_size(s, &q->sizes[q->p.size_count++])) return -1;
-    return cli_usage_error(&command, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
+    return cli_usage_error(&cli_bench_usage, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
 }
 
 /* The parts of a list with commas; they stay in q->text from `at` on. */
@@ -87,24 +91,24 @@ static int split(request *q, const char *option, const char *list, size_t at, in
     bool any = false;
     int code;
 
-    if (at + strlen(list) >= sizeof(q->text)) return cli_usage_error(&command, option, " is too long");
+    if (at + strlen(list) >= sizeof(q->text)) return cli_usage_error(&cli_bench_usage, option, " is too long");
     ddp_copy_text(q->text + at, sizeof(q->text) - at, list);
     for (char *s = strtok_r(q->text + at, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
         any = true;
         if ((code = add(q, s)) >= 0) return code;
     }
-    return any ? -1 : cli_usage_error(&command, option, " names none");
+    return any ? -1 : cli_usage_error(&cli_bench_usage, option, " names none");
 }
 
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = cli_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&cli_bench_usage, argc, argv, q, &next);
 
     if (code >= 0) return code;
     if (next == argc || strcmp(argv[next], "all_reduce") != 0)
-        return cli_usage_error(&command, "what is to be measured? It can be all_reduce, not ",
+        return cli_usage_error(&cli_bench_usage, "what is to be measured? It can be all_reduce, not ",
                                next == argc ? "nothing" : argv[next]);
-    if (++next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
+    if (++next < argc) return cli_usage_error(&cli_bench_usage, "too many arguments: ", argv[next]);
     if ((code = split(q, "--sizes", q->size_list, 0, add_size)) >= 0) return code;
     if (q->backend_list == NULL) return -1;
     return split(q, "--backend", q->backend_list, strlen(q->size_list) + 1, add_backend);

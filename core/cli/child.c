@@ -1,9 +1,11 @@
 /* cli/child.c -- see child.h. */
 #include "cli/child.h"
 #include "base/base.h"
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -76,4 +78,65 @@ int cli_child_run(const ddp_args *args, const char *const *sets, size_t set_coun
     if (pid < 0) ddp_log_line(log, DDP_LOG_ERROR, "cannot start a run: %s", strerror(errno));
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     return code;
+}
+
+/* ---- short trainings --------------------------------------------------------------------------------------------- */
+static const char *const quiet[] = {
+    "train.epochs=1000000000",
+    "train.early_stopping=",
+    "train.loss_spike=0",
+    "train.noise_scale=no",
+    "train.check_replicas_every=0",
+    "optimizer.warmup_steps=0",
+    "optimizer.ema=0",
+    "checkpoint.dir=",
+    "checkpoint.keep_best=",
+    "checkpoint.resume=never",
+    "eval.plugin=",
+    "run.restarts=0",
+    "run.min_world=0",
+    "output.progress=off",
+    "output.trace_steps=",
+    "output.audit=no",
+    "output.tensorboard=no",
+    "output.histograms=0",
+    "output.prometheus=",
+    "output.ranks=no",
+    "output.advice=no",
+};
+
+int cli_trial_run(const char *command, const ddp_args *args, const char *const *sets, size_t set_count, int32_t steps,
+                  char folder[CLI_TRIAL_FOLDER], ddp_log *log)
+{
+    const char *all[CLI_CHILD_SETS];
+    char own[2][CLI_TRIAL_FOLDER + 32];
+    size_t n = 0;
+    int stopped;
+
+    (void)snprintf(folder, CLI_TRIAL_FOLDER, "/tmp/ddpengine-%.16s-XXXXXX", command);
+    if (mkdtemp(folder) == NULL) {
+        ddp_log_line(
+            log, DDP_LOG_ERROR,
+            "cannot make a folder in /tmp for what the run measures: %s; make room there, or let this user write",
+            strerror(errno));
+        folder[0] = '\0';
+        return DDP_EXIT_INTERNAL;
+    }
+    (void)snprintf(own[0], sizeof(own[0]), "train.max_steps=%d", steps);
+    (void)snprintf(own[1], sizeof(own[1]), "output.dir=%s", folder);
+    for (size_t i = 0; i < DDP_COUNT(quiet); i++) all[n++] = quiet[i];
+    for (size_t i = 0; i < DDP_COUNT(own); i++) all[n++] = own[i];
+    for (size_t i = 0; i < set_count && n < DDP_COUNT(all); i++) all[n++] = sets[i];
+    return cli_child_run(args, all, n, &stopped, log);
+}
+
+void cli_trial_remove(const char *folder)
+{
+    DIR *d = folder[0] != '\0' ? opendir(folder) : NULL;
+    struct dirent *entry;
+
+    if (d == NULL) return;
+    while ((entry = readdir(d)) != NULL) (void)unlinkat(dirfd(d), entry->d_name, 0); /* fails for . and .. */
+    (void)closedir(d);
+    (void)rmdir(folder);
 }

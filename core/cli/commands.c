@@ -44,23 +44,6 @@ static size_t columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= 40 ? w.ws_col : SIZE_MAX;
 }
 
-/* `text`, of which the first `at` columns of a line are taken, in lines of `most` that begin at column `at`. */
-static void wrap(const char *text, size_t at, size_t most, ddp_text *out)
-{
-    for (size_t column = at; *text != '\0'; text += strspn(text, " ")) {
-        size_t word = strcspn(text, " ");
-
-        if (column > at && column + 1 + word > most) {
-            ddp_text_printf(out, "\n%*s", (int)at, "");
-            column = at;
-        }
-        if (column > at) ddp_text_append(out, " ", 1);
-        ddp_text_append(out, text, word);
-        column += word + (column > at);
-        text += word;
-    }
-}
-
 static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
 {
     const size_t most = columns();
@@ -75,7 +58,7 @@ static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
         if (row.failed)
             out->failed = true;
         else
-            wrap(row.data, 25, most, out);
+            cli_wrap(row.data, 25, most, out);
         ddp_text_printf(out, "\n");
         ddp_text_free(&row);
     }

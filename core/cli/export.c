@@ -24,12 +24,12 @@ static const ddp_cli_option options[] = {
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(overrides), .count_offset = offsetof(request, override_count)},
     {"--checkpoint", "PATH",
-     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
+     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file; "
      "without it the newest of [checkpoint] dir, else init_from",
      DDP_TAKES_TEXT, FIELD(export.weights)},
-    {"--type", "TYPE", "gguf: f32, f16 or bf16 for the matrices; f32 without it", DDP_TAKES_TEXT, FIELD(export.type)},
+    {"--type", "f32|f16|bf16", "gguf: of the matrices; without it f32", DDP_TAKES_TEXT, FIELD(export.type)},
     {"--tokenizer", "PATH",
-     "gguf: a folder with tokenizer.model, tokenizer.json or vocab.json and merges.txt;\n"
+     "gguf: a folder with tokenizer.model, tokenizer.json or vocab.json and merges.txt; "
      "without it tokenizer of the dataset's section, \"\" for none",
      DDP_TAKES_TEXT, FIELD(export.tokenizer)},
     {"--adapter", "DIR", "gguf: writes this adapter, adapter_model.safetensors and adapter_config.json of PEFT",
@@ -37,15 +37,17 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_export_usage = {
     .name = "export",
     .usage = "usage: ddpengine export torch -c FILE [--checkpoint PATH] DIR\n"
              "       ddpengine export peft -c FILE [--checkpoint PATH] DIR\n"
              "       ddpengine export onnx -c FILE [--checkpoint PATH] FILE\n"
-             "       ddpengine export gguf -c FILE [--checkpoint PATH | --adapter DIR] [--type TYPE] FILE\n",
+             "       ddpengine export gguf -c FILE [--checkpoint PATH | --adapter DIR]\n"
+             "                             [--type TYPE] FILE\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine export torch -c run.ini exported",
 };
 
 static infer_writer find_writer(const char *format)
@@ -60,17 +62,23 @@ static infer_writer find_writer(const char *format)
 static int parse(int argc, char **argv, request *q, infer_writer *write)
 {
     const char *format = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
-    int next, code = cli_parse_options(&command, format != NULL ? argc - 1 : argc, argv + (format != NULL), q, &next);
+    int next, code = cli_parse_options(&cli_export_usage, format != NULL ? argc - 1 : argc, argv + (format != NULL), q,
+                                       &next);
 
     if (code >= 0) return code;
-    if (format == NULL) return cli_usage_error(&command, "no format: torch, peft, onnx or gguf", "");
+    if (format == NULL) return cli_usage_error(&cli_export_usage, "no format: torch, peft, onnx or gguf", "");
     *write = find_writer(format);
-    if (*write == NULL) return cli_usage_error(&command, "a format is torch, peft, onnx or gguf, not ", format);
+    if (*write == NULL)
+        return cli_usage_error(&cli_export_usage, "a format is torch, peft, onnx or gguf, not ", format);
     argc--;
     argv++;
-    if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
-    if (next == argc) return cli_usage_error(&command, "no path to write to", "");
-    if (next + 1 < argc) return cli_usage_error(&command, "too many arguments: ", argv[next + 1]);
+    if (*write == infer_export_gguf)
+        q->export.check = infer_export_gguf_check;
+    else if (q->export.type != NULL || q->export.tokenizer != NULL || q->export.adapter != NULL)
+        return cli_usage_error(&cli_export_usage, "--type, --tokenizer and --adapter go with gguf, not ", format);
+    if (q->config_path == NULL) return cli_usage_error(&cli_export_usage, "no config file: give -c FILE", "");
+    if (next == argc) return cli_usage_error(&cli_export_usage, "no path to write to", "");
+    if (next + 1 < argc) return cli_usage_error(&cli_export_usage, "too many arguments: ", argv[next + 1]);
     q->export.path = argv[next];
     return -1;
 }

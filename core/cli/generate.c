@@ -73,7 +73,7 @@ static const ddp_cli_option options[] = {
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(overrides), .count_offset = offsetof(request, override_count)},
     {"--checkpoint", "PATH",
-     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
+     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file; "
      "without it the newest of [checkpoint] dir, else init_from",
      DDP_TAKES_TEXT, FIELD(text.weights)},
     {"--prompt", "TEXT", "the text to continue, by the tokenizer of [data], or as bytes (default: a line break)",
@@ -86,33 +86,34 @@ static const ddp_cli_option options[] = {
     {"--top-k", "K", "chooses among the K most likely tokens; 0: among all (default)", DDP_TAKES_CALL,
      .take = take_top_k},
     {"--top-p", "P",
-     "chooses among the fewest most likely tokens whose probabilities sum up to P,\n"
-     "after --top-k; 1: among all (default)",
+     "chooses among the fewest likeliest tokens whose probabilities sum up to P, after --top-k; 1: all (default)",
      DDP_TAKES_CALL, .take = take_top_p},
     {"--seed", "S", "of the choices (default 0); the same seed gives the same text", DDP_TAKES_CALL, .take = take_seed},
     {"--profile", NULL, NULL, DDP_TAKES_CALL, .take = refuse_profile},
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_generate_usage = {
     .name = "generate",
-    .usage = "usage: ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT | --prompt-tokens IDS]\n"
-             "                          [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S]\n",
+    .usage = "usage: ddpengine generate -c FILE [--checkpoint PATH]\n"
+             "                          [--prompt TEXT | --prompt-tokens IDS] [--tokens N]\n"
+             "                          [--temperature T] [--top-k K] [--top-p P] [--seed S]\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine generate -c text.ini --prompt \"Once upon\" --tokens 64",
 };
 
 /* -1: go on; else the exit code of a command that is done. */
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = cli_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&cli_generate_usage, argc, argv, q, &next);
 
     if (code >= 0) return code;
-    if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
-    if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
+    if (next < argc) return cli_usage_error(&cli_generate_usage, "too many arguments: ", argv[next]);
+    if (q->config_path == NULL) return cli_usage_error(&cli_generate_usage, "no config file: give -c FILE", "");
     if (q->text.prompt != NULL && q->text.prompt_tokens != NULL)
-        return cli_usage_error(&command, "--prompt or --prompt-tokens, not both", "");
+        return cli_usage_error(&cli_generate_usage, "--prompt or --prompt-tokens, not both", "");
     return -1;
 }
 

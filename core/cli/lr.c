@@ -56,55 +56,29 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, "prints this text", DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_lr_usage = {
     .name = "lr",
-    .usage =
-        "usage: ddpengine lr -c FILE [--set section.key=value]... [--nproc N] [--start-lr LR] [--end-lr LR]\n"
-        "                    [--steps N] [--csv FILE]\n"
-        "trains with a learning rate that rises in each step, and suggests the one at which the loss falls fastest\n",
+    .usage = "usage: ddpengine lr -c FILE [--set section.key=value]... [--nproc N]\n"
+             "                    [--start-lr LR] [--end-lr LR] [--steps N] [--csv FILE]\n"
+             "trains with a learning rate that rises in each step, and suggests the one at\n"
+             "which the loss falls fastest\n",
     .footer = "\nIt ends where the loss diverges, and leaves neither checkpoints nor metrics.\n",
     .options = options,
     .option_count = DDP_COUNT(options),
+    .example = "ddpengine lr -c run.ini --nproc 2 --steps 200",
 };
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
-/* All that a run does beside training is off. */
-static const char *const fixed[] = {
-    "optimizer.schedule=lr_range",
-    "optimizer.warmup_steps=0",
-    "optimizer.ema=0",
-    "train.epochs=1000000000",
-    "train.early_stopping=",
-    "train.loss_spike=0",
-    "train.noise_scale=no",
-    "checkpoint.dir=",
-    "checkpoint.keep_best=",
-    "checkpoint.resume=never",
-    "eval.plugin=",
-    "run.restarts=0",
-    "run.min_world=0",
-    "output.progress=off",
-    "output.trace_steps=",
-    "output.audit=no",
-};
-
-static int train(const request *r, bool skips, const char *folder, ddp_log *log)
+static int train(const request *r, bool skips, char folder[CLI_TRIAL_FOLDER], ddp_log *log)
 {
-    const char *sets[CLI_CHILD_SETS];
-    char own[6][SET];
-    size_t n = 0;
-    int stopped;
+    char own[4][SET];
+    const char *sets[] = {"optimizer.schedule=lr_range", "ddp.local_steps=0", own[0], own[1], own[2], own[3]};
 
-    _Static_assert(DDP_COUNT(fixed) + DDP_COUNT(own) <= CLI_CHILD_SETS, "more settings than a child is given");
-    for (; n < DDP_COUNT(fixed); n++) sets[n] = fixed[n];
     (void)snprintf(own[0], SET, "optimizer.lr=%.17g", r->last);
     (void)snprintf(own[1], SET, "optimizer.min_lr=%.17g", r->first);
     (void)snprintf(own[2], SET, "optimizer.schedule_steps=%d", r->steps);
-    (void)snprintf(own[3], SET, "train.max_steps=%d", r->steps);
-    (void)snprintf(own[4], SET, "output.dir=%.200s", folder);
-    (void)snprintf(own[5], SET, "train.non_finite=%s", skips ? "skip" : "abort"); /* it diverges, which is no failure */
-    for (size_t i = 0; i < DDP_COUNT(own); i++) sets[n++] = own[i];
-    return cli_child_run(&r->run, sets, n, &stopped, log);
+    (void)snprintf(own[3], SET, "train.non_finite=%s", skips ? "skip" : "abort"); /* it diverges, which is no failure */
+    return cli_trial_run("lr", &r->run, sets, DDP_COUNT(sets), r->steps, folder, log);
 }
 
 static ddp_status report(const request *r, const char *metrics, const char *csv, ddp_text *out, ddp_err *err)
@@ -132,26 +106,18 @@ static ddp_status report(const request *r, const char *metrics, const char *csv,
 /* A run that has failed for another reason than its loss has said why. */
 static int find(const request *r, const char *csv, bool skips, ddp_log *log)
 {
-    char folder[] = "/tmp/ddpengine-lr-XXXXXX", metrics[64], summary[64];
+    char folder[CLI_TRIAL_FOLDER], metrics[CLI_TRIAL_FOLDER + 16];
     ddp_text out = {0};
     ddp_err err = {0};
-    int code;
+    int code = train(r, skips, folder, log);
 
-    if (mkdtemp(folder) == NULL) {
-        ddp_log_line(log, DDP_LOG_ERROR, "cannot make a folder in /tmp for the metrics of the run");
-        return DDP_EXIT_INTERNAL;
-    }
     (void)snprintf(metrics, sizeof(metrics), "%s/metrics.jsonl", folder);
-    (void)snprintf(summary, sizeof(summary), "%s/summary.json", folder);
-    code = train(r, skips, folder, log);
     if (code == DDP_EXIT_NONFINITE) code = DDP_EXIT_OK;
     if (code == DDP_EXIT_OK && access(metrics, F_OK) == 0) { /* rank 0 is here */
         if (report(r, metrics, csv, &out, &err) != DDP_OK) code = cli_print_error(&err, log);
         if (cli_print_text(&out, log) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
     }
-    (void)unlink(metrics);
-    (void)unlink(summary);
-    (void)rmdir(folder);
+    cli_trial_remove(folder);
     return code;
 }
 
@@ -162,12 +128,12 @@ int cli_command_lr(int argc, char **argv, ddp_log *log)
     char csv[PATH] = "";
     bool skips;
     ddp_err err = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &r, &next);
+    int next, code = cli_parse_options(&cli_lr_usage, argc, argv, &r, &next);
 
     if (code >= 0) return code;
-    if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
-    if (r.run.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
-    if (r.first >= r.last) return cli_usage_error(&command, "--start-lr must be below --end-lr", "");
+    if (next < argc) return cli_usage_error(&cli_lr_usage, "too many arguments: ", argv[next]);
+    if (r.run.config_path == NULL) return cli_usage_error(&cli_lr_usage, "no config file: give -c FILE", "");
+    if (r.first >= r.last) return cli_usage_error(&cli_lr_usage, "--start-lr must be below --end-lr", "");
     if (ddp_config_load(r.run.config_path, r.run.overrides, r.run.override_count, &config, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
         return cli_print_error(&err, log);

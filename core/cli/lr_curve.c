@@ -1,7 +1,7 @@
 /* cli/lr_curve.c -- see lr_curve.h. */
 #include "cli/lr_curve.h"
 #include "base/sys.h"
-#include <jansson.h>
+#include "cli/report/json.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #define DECAY 0.98
 
-enum { COLUMNS = 64, ROWS = 16, POINTS_MOST = 1000000, LEFT_OUT = 5, LINE = 4096 };
+enum { COLUMNS = 64, ROWS = 16, POINTS_MOST = 1000000, LEFT_OUT = 5 };
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 static ddp_status append(lr_curve *c, size_t *capacity, lr_point p, ddp_err *err)
@@ -26,39 +26,37 @@ static ddp_status append(lr_curve *c, size_t *capacity, lr_point p, ddp_err *err
     return DDP_OK;
 }
 
-/* Whether the line is a step; its loss is NaN where that was not finite. */
-static bool read_step(const char *line, lr_point *p)
-{
-    json_t *o = json_loads(line, 0, NULL);
-    const char *event = json_string_value(json_object_get(o, "event"));
-    const json_t *loss = json_object_get(o, "loss"), *lr = json_object_get(o, "lr");
-    bool is = event != NULL && strcmp(event, "step") == 0 && json_is_number(lr);
+typedef struct reading {
+    lr_curve *curve;
+    size_t capacity;
+    double average, weight;
+    bool ended; /* by a loss that is not finite */
+} reading;
 
-    if (is) *p = (lr_point){.lr = json_number_value(lr), .loss = json_is_number(loss) ? json_number_value(loss) : NAN};
-    json_decref(o);
-    return is;
+static ddp_status take(void *context, json_t *line, ddp_err *err)
+{
+    reading *r = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    lr_point p = {.lr = report_number_of(line, "lr"), .loss = report_number_of(line, "loss")};
+
+    if (event == NULL || strcmp(event, "step") != 0 || isnan(p.lr)) return DDP_OK;
+    r->ended |= !isfinite(p.loss);
+    if (r->ended || r->curve->count == POINTS_MOST) return DDP_OK;
+    r->average = r->average * DECAY + p.loss * (1.0 - DECAY);
+    r->weight *= DECAY;
+    p.smoothed = r->average / (1.0 - r->weight);
+    return append(r->curve, &r->capacity, p, err);
 }
 
 ddp_status lr_curve_read(const char *path, lr_curve *out, ddp_err *err)
 {
-    FILE *f = fopen(path, "re");
-    double average = 0.0, weight = 1.0;
-    size_t capacity = 0;
-    ddp_status st = DDP_OK;
-    char line[LINE];
-    lr_point p;
+    reading r = {.curve = out, .weight = 1.0};
+    ddp_status st;
+    bool there;
 
     *out = (lr_curve){0};
-    if (f == NULL) return ddp_fail_errno(err, "cannot open %s", path);
-    while (st == DDP_OK && out->count < POINTS_MOST && fgets(line, sizeof(line), f) != NULL) {
-        if (!read_step(line, &p)) continue;
-        if (!isfinite(p.loss)) break;
-        average = average * DECAY + p.loss * (1.0 - DECAY);
-        weight *= DECAY;
-        p.smoothed = average / (1.0 - weight);
-        st = append(out, &capacity, p, err);
-    }
-    (void)fclose(f);
+    st = report_read_lines(path, take, &r, &there, err);
+    if (st == DDP_OK && !there) st = ddp_fail(err, DDP_ERR_SYSTEM, "%s is gone", path);
     if (st == DDP_OK) return DDP_OK;
     free(out->points);
     *out = (lr_curve){0};

@@ -51,7 +51,7 @@ static const ddp_cli_option options[] = {
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(overrides), .count_offset = offsetof(request, override_count)},
     {"--checkpoint", "PATH",
-     "a checkpoint, a folder with checkpoints (the newest), or a folder with PEFT's adapters;\n"
+     "a checkpoint, a folder with checkpoints (the newest), or a folder with PEFT's adapters; "
      "without it the newest of [checkpoint] dir, else [lora] init_from",
      DDP_TAKES_TEXT, FIELD(export.weights)},
     {"--dtype", "f32|bf16", "of the weights that are written; without it f32", DDP_TAKES_CALL, .take = take_dtype},
@@ -60,13 +60,16 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_merge_usage = {
     .name = "merge",
-    .usage = "usage: ddpengine merge -c FILE [--checkpoint PATH] [--dtype f32|bf16] [--shard-size SIZE] DIR\n"
-             "writes DIR as Hugging Face's save_pretrained does: the model with its adapters in its weights\n",
+    .usage = "usage: ddpengine merge -c FILE [--checkpoint PATH] [--dtype f32|bf16]\n"
+             "                       [--shard-size SIZE] DIR\n"
+             "writes DIR as Hugging Face's save_pretrained does: the model with its adapters\n"
+             "in its weights\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine merge -c lora.ini --dtype bf16 merged",
 };
 
 int cli_command_merge(int argc, char **argv, ddp_log *log)
@@ -76,12 +79,12 @@ int cli_command_merge(int argc, char **argv, ddp_log *log)
                  .overrides = {"train.device=" DDP_DEFAULT_DEVICE},
                  .override_count = 1};
     ddp_config config = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &q, &next);
+    int next, code = cli_parse_options(&cli_merge_usage, argc, argv, &q, &next);
 
     if (code >= 0) return code;
-    if (q.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
-    if (next == argc) return cli_usage_error(&command, "no folder to write to", "");
-    if (next + 1 < argc) return cli_usage_error(&command, "too many arguments: ", argv[next + 1]);
+    if (q.config_path == NULL) return cli_usage_error(&cli_merge_usage, "no config file: give -c FILE", "");
+    if (next == argc) return cli_usage_error(&cli_merge_usage, "no folder to write to", "");
+    if (next + 1 < argc) return cli_usage_error(&cli_merge_usage, "too many arguments: ", argv[next + 1]);
     q.export.path = argv[next];
     if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = infer_export(&q.export, &config, log, infer_export_merged);

@@ -18,12 +18,13 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_model_usage = {
     .name = "model",
     .usage = "usage: ddpengine model -c FILE [--set SECTION.KEY=V]...\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "\nIt needs the data, whose shapes the model takes, and no GPU.\n",
+    .example = "ddpengine model -c run.ini --set train.precision=bf16",
 };
 
 static int print_model(ddp_config *config, ddp_log *log)
@@ -55,11 +56,11 @@ int cli_command_model(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
     ddp_config config = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &q, &next);
+    int next, code = cli_parse_options(&cli_model_usage, argc, argv, &q, &next);
 
     if (code >= 0) return code;
-    if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
-    if (q.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
+    if (next < argc) return cli_usage_error(&cli_model_usage, "too many arguments: ", argv[next]);
+    if (q.config_path == NULL) return cli_usage_error(&cli_model_usage, "no config file: give -c FILE", "");
     q.overrides[q.override_count++] = "train.device=cpu";
     q.overrides[q.override_count++] = "train.parallel=ddp";
     if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 32, FIRST = 256 };
+enum { MAX_OPTIONS = 64, FIRST = 256, USAGE_COLUMNS = 80 };
 
 int cli_usage_error(const ddp_command *c, const char *what, const char *detail)
 {
@@ -15,8 +15,7 @@ int cli_usage_error(const ddp_command *c, const char *what, const char *detail)
 }
 
 /* ---- usage ------------------------------------------------------------------------------------------------------- */
-/* "-c, --config FILE"; its length. */
-static int left_column(const ddp_cli_option *o, char out[64])
+int cli_option_name(const ddp_cli_option *o, char out[64])
 {
     char letter[] = {'-', o->letter, ',', ' ', '\0'};
 
@@ -24,27 +23,41 @@ static int left_column(const ddp_cli_option *o, char out[64])
                     o->value != NULL ? o->value : "");
 }
 
+void cli_wrap(const char *text, size_t at, size_t most, ddp_text *out)
+{
+    for (size_t column = at; *text != '\0'; text += strspn(text, " \n")) {
+        size_t word = strcspn(text, " \n");
+
+        if (column > at && column + 1 + word > most) {
+            ddp_text_printf(out, "\n%*s", (int)at, "");
+            column = at;
+        }
+        if (column > at) ddp_text_append(out, " ", 1);
+        ddp_text_append(out, text, word);
+        column += word + (column > at);
+        text += word;
+    }
+}
+
 void cli_print_usage(const ddp_command *c, FILE *to)
 {
+    ddp_text out = {0};
     char left[64];
     int width = 0;
 
     for (size_t i = 0; i < c->option_count; i++)
-        if (c->options[i].doc != NULL) width = DDP_MAX_OF(width, left_column(&c->options[i], left));
-    (void)fprintf(to, "%s\n", c->usage);
+        if (c->options[i].doc != NULL) width = DDP_MAX_OF(width, cli_option_name(&c->options[i], left));
+    ddp_text_printf(&out, "%s\n", c->usage);
     for (size_t i = 0; i < c->option_count; i++) {
-        const char *doc = c->options[i].doc;
-
-        if (doc == NULL) continue;
-        (void)left_column(&c->options[i], left);
-        for (const char *at = left; doc != NULL; at = "") {
-            const char *end = strchr(doc, '\n');
-
-            (void)fprintf(to, "  %-*s  %.*s\n", width, at, end != NULL ? (int)(end - doc) : (int)strlen(doc), doc);
-            doc = end != NULL ? end + 1 : NULL;
-        }
+        if (c->options[i].doc == NULL) continue;
+        (void)cli_option_name(&c->options[i], left);
+        ddp_text_printf(&out, "  %-*s  ", width, left);
+        cli_wrap(c->options[i].doc, (size_t)width + 4, USAGE_COLUMNS, &out);
+        ddp_text_printf(&out, "\n");
     }
-    (void)fprintf(to, "%s", c->footer);
+    ddp_text_printf(&out, "%s\nexample: %s\n", c->footer, c->example);
+    (void)fputs(out.failed ? c->usage : out.data, to);
+    ddp_text_free(&out);
 }
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */

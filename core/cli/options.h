@@ -18,9 +18,10 @@ typedef enum ddp_takes {
 typedef struct ddp_command ddp_command;
 
 typedef struct ddp_cli_option {
-    const char *name;  /* "--nproc", or "plugins" for a row of the usage text */
-    const char *value; /* "N"; "[FILE]" may be left out and is then given as "--name=FILE" alone; NULL: takes none */
-    const char *doc;   /* a '\n' continues the line in its column; NULL: not shown */
+    const char *name; /* "--nproc", or "plugins" for a row of the usage text */
+    const char
+        *value;      /* "N"; "f32|bf16": one of these; NULL: takes none; "[FILE]" may be left out, --name=FILE alone */
+    const char *doc; /* NULL: not shown */
     ddp_takes takes;
     char letter; /* 'c' for -c; 0: none */
     int32_t most;
@@ -34,8 +35,14 @@ struct ddp_command {
     const char *footer; /* below them; "" for none */
     const ddp_cli_option *options;
     size_t option_count;
+    const char *example; /* a command that uses it */
 };
 
+/* "-c, --config FILE"; its length. */
+int cli_option_name(const ddp_cli_option *o, char out[64]);
+/* `text`, of which the first `at` columns of a line are taken, in lines of `most` that begin at column `at`. */
+void cli_wrap(const char *text, size_t at, size_t most, ddp_text *out);
+/* In lines of 80 columns. */
 void cli_print_usage(const ddp_command *c, FILE *to);
 /* Reads the options into `request`. -1: go on, and argv[*rest] .. are the other arguments; else the exit code of a
  * command that is done. */

@@ -16,7 +16,7 @@ static const ddp_cli_option options[] = {
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(overrides), .count_offset = offsetof(request, override_count)},
     {"--checkpoint", "PATH",
-     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
+     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file; "
      "without it the newest of [checkpoint] dir, else init_from",
      DDP_TAKES_TEXT, FIELD(predict.weights)},
     {"--top", "N", "how many classes are printed, the likeliest first (default 5)", DDP_TAKES_COUNT, .most = 1000000,
@@ -25,22 +25,23 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_predict_usage = {
     .name = "predict",
     .usage = "usage: ddpengine predict -c FILE [--checkpoint PATH] [--top N] [--json] FILE...\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "Each FILE is one that the dataset plugin of [eval], or of [data], can read.\n",
+    .example = "ddpengine predict -c photos.ini --top 3 cat.jpg dog.jpg",
 };
 
 /* -1: go on; else the exit code of a command that is done. */
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = cli_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&cli_predict_usage, argc, argv, q, &next);
 
     if (code >= 0) return code;
-    if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
-    if (next == argc) return cli_usage_error(&command, "no file to predict", "");
+    if (q->config_path == NULL) return cli_usage_error(&cli_predict_usage, "no config file: give -c FILE", "");
+    if (next == argc) return cli_usage_error(&cli_predict_usage, "no file to predict", "");
     q->predict.files = (const char *const *)argv + next;
     q->predict.file_count = (size_t)(argc - next);
     return -1;

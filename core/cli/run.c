@@ -1,9 +1,8 @@
-/* cli/run.c -- one rank in this process: session, then plan (--check) or training; and how its failure is printed. */
+/* cli/run.c -- one rank in this process: session, then training; and how its failure is printed. */
 #include "cli/cli.h"
+#include "cli/preflight/preflight.h"
 #include "launch/signals.h"
 #include "session/open.h"
-#include "session/plugins.h"
-#include "session/report.h"
 #include "train/train.h"
 #include <unistd.h>
 
@@ -30,17 +29,6 @@ static void rejoining(void *ctx, uint32_t generation, const char *message)
     ddp_cause_print_rejoin(e->cause, e->log, generation, message);
 }
 
-static int print_plan(ddp_session *s, bool all, ddp_log *log)
-{
-    ddp_text text = {0};
-    int code = DDP_EXIT_OK, printed;
-
-    ddp_session_report(s, &text);
-    if (all) code = ddp_session_check_unused(s, &text);
-    printed = cli_print_text(&text, log);
-    return code != DDP_EXIT_OK ? code : printed;
-}
-
 static int print_line(const char *line, ddp_log *log)
 {
     ddp_text text = {0};
@@ -57,19 +45,20 @@ int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
     ddp_err err = {0};
     int code;
 
-    if (launch->world > 1 && launch->rank >= 0 && !args->check) log->rank = launch->rank;
+    if (launch->world > 1 && launch->rank >= 0) log->rank = launch->rank;
     if (ddp_session_open(&session, log, config, launch, &err) != DDP_OK) {
         ddp_cause_print(cause, log, ddp_err_exit_code(&err), err.msg);
         return ddp_err_exit_code(&err);
     }
     if (args->check) {
-        code = print_plan(&session, args->check_all, log);
-    } else {
-        code = ddp_train(&session, &ending);
-        if (code != DDP_EXIT_OK) ddp_signals_note_lost(launch->stop, cause, log);
-        if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, code, ending.message);
-        if (code == DDP_EXIT_OK && ending.result[0] != '\0') code = print_line(ending.result, log);
+        code = cli_preflight_rank(args, &session, cause, log);
+        ddp_session_close(&session);
+        return code;
     }
+    code = ddp_train(&session, &ending);
+    if (code != DDP_EXIT_OK) ddp_signals_note_lost(launch->stop, cause, log);
+    if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, code, ending.message);
+    if (code == DDP_EXIT_OK && ending.result[0] != '\0') code = print_line(ending.result, log);
     ddp_session_close(&session);
     return code;
 }

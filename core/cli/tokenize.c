@@ -22,25 +22,26 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_tokenize_usage = {
     .name = "tokenize",
     .usage = "usage: ddpengine tokenize -c FILE [--ids | --pieces] [TEXT_FILE]\n"
              "counts the tokens of a file, or of standard input\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine tokenize -c text.ini --pieces book.txt",
 };
 
 int cli_command_tokenize(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
     ddp_config config = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &q, &next);
+    int next, code = cli_parse_options(&cli_tokenize_usage, argc, argv, &q, &next);
 
     if (code >= 0) return code;
     if (next < argc) q.text.file = argv[next++];
-    if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
-    if (q.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
+    if (next < argc) return cli_usage_error(&cli_tokenize_usage, "too many arguments: ", argv[next]);
+    if (q.config_path == NULL) return cli_usage_error(&cli_tokenize_usage, "no config file: give -c FILE", "");
     if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = ddp_tokenize(&q.text, &config, log);
     ddp_config_free(&config);

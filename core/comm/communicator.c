@@ -124,7 +124,7 @@ static bool end(ddp_communicator *c)
     hangs = !wait_ended(c) && !c->queue.run_failed;
     pthread_mutex_unlock(&c->queue.lock);
     if (hangs) close_timed_out(c);
-    ddp_group_on_failure(group, NULL, NULL); /* from here on only the thread and this function know *c */
+    (void)ddp_group_on_failure(group, NULL, c); /* from here on only the thread and this function know *c */
     pthread_mutex_lock(&c->queue.lock);
     ended = c->queue.ended;
     c->queue.abandoned = !ended;
@@ -137,8 +137,9 @@ static bool end(ddp_communicator *c)
     return true;
 }
 
-/* Communicators are opened in the same order on all ranks: how many this rank has opened names the next one. */
-static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
+/* Communicators of all ranks are opened in the same order everywhere: how many this rank has opened names the next
+ * one. */
+static ddp_status count_name(ddp_communicator *c, ddp_err *err)
 {
     const ddp_store *count = ddp_group_store(c->group, "communicators", err);
     char key[32];
@@ -148,6 +149,15 @@ static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
     (void)snprintf(key, sizeof(key), "rank-%d", c->rank);
     DDP_TRY(count->add(count->ctx, key, 1, &n, err));
     (void)snprintf(c->name, sizeof(c->name), "communicator-%lld", (long long)n);
+    return DDP_OK;
+}
+
+static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
+{
+    if (c->members.count > 0)
+        (void)snprintf(c->name, sizeof(c->name), "part-%.40s", c->members.name);
+    else
+        DDP_TRY(count_name(c, err));
     c->store = ddp_group_store(c->group, c->name, err);
     return c->store == NULL ? err->status : DDP_OK;
 }
@@ -192,7 +202,7 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
     ddp_status st = DDP_OK;
     bool late = false;
 
-    ddp_group_comm_params(c->group, c->name, c->store, 0, &p);
+    comm_queue_params(c, 0, &p);
     limit = ddp_now_ns() + (p.connect_timeout_ms + OPEN_GRACE_MS) * 1000000;
     pthread_mutex_lock(&c->queue.lock);
     while (!c->queue.opened && !c->queue.run_failed && !late) late = !wait_progress(c, limit);
@@ -205,14 +215,63 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
     return late ? not_opened(c, p.connect_timeout_ms, err) : st;
 }
 
-ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+/* The halves of a hierarchy have no other users who count. */
+static void hold(ddp_loaded *backend)
 {
-    ddp_communicator *c;
+    backend->live++;
+    for (size_t i = 0; i < DDP_COUNT(backend->halves) && backend->halves[i] != NULL; i++) backend->halves[i]->live++;
+}
+
+static void let_go(ddp_loaded *backend)
+{
+    backend->live--;
+    for (size_t i = 0; i < DDP_COUNT(backend->halves) && backend->halves[i] != NULL; i++) backend->halves[i]->live--;
+}
+
+/* The thread connects; what was made is undone where it does not. */
+static ddp_status start(ddp_communicator *c, ddp_communicator **out, ddp_err *err)
+{
+    ddp_loaded *backend = c->loaded;
     ddp_status st;
 
-    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err, ddp_backend_check(backend, device_ordinal >= 0, err));
-    c = ddp_alloc(sizeof(*c), err);
+    pthread_mutex_init(&c->abort_lock, NULL);
+    pthread_mutex_init(&c->queue.lock, NULL);
+    ddp_cond_init(&c->queue.work);
+    ddp_cond_init(&c->queue.progress);
+    st = choose_name(c, err);
+    if (st != DDP_OK) goto free_communicator;
+    comm_compose_table(c);
+    if (!ddp_group_on_failure(c->group, run_failed, c)) {
+        st = ddp_fail(err, DDP_ERR_INTERNAL, "this rank has too many communicators");
+        goto free_communicator;
+    }
+    st = ddp_thread_start(&c->thread, "ddp-queue", comm_queue_main, c, err);
+    if (st != DDP_OK) goto stop_listening;
+    st = wait_opened(c, err);
+    if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
+    if (st != DDP_OK) {
+        int exit_code = exit_of(c, st);
+
+        if (!end(c)) hold(backend); /* its thread still stands in the plugin, which must stay mapped */
+        (void)ddp_fail_context(err, "backend \"%s\"", backend->name);
+        return ddp_fail_as(err, exit_code);
+    }
+    hold(backend);
+    *out = c;
+    return DDP_OK;
+
+stop_listening:
+    (void)ddp_group_on_failure(c->group, NULL, c);
+free_communicator:
+    comm_queue_free(c);
+    return st;
+}
+
+static ddp_status create(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                         int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+{
+    ddp_communicator *c = ddp_alloc(sizeof(*c), err);
+
     if (c == NULL) return err->status;
     *c = (ddp_communicator){.group = g,
                             .loaded = backend,
@@ -221,36 +280,41 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
                             .config = config,
                             .rank = ddp_group_rank(g),
                             .home = ddp_group_home(g, ddp_group_rank(g)),
-                            .device_ordinal = device_ordinal,
+                            .number = (uint32_t)ddp_group_rank(g),
+                            .size = (uint32_t)ddp_group_world(g),
+                            .device_ordinal = -1,
                             .step_timeout_ns = step_timeout_ms * 1000000};
-    pthread_mutex_init(&c->abort_lock, NULL);
-    pthread_mutex_init(&c->queue.lock, NULL);
-    ddp_cond_init(&c->queue.work);
-    ddp_cond_init(&c->queue.progress);
-    st = choose_name(c, err);
-    if (st != DDP_OK) goto free_communicator;
-    comm_compose_table(c);
-    ddp_group_on_failure(g, run_failed, c);
-    st = ddp_thread_start(&c->thread, "ddp-queue", comm_queue_main, c, err);
-    if (st != DDP_OK) goto stop_listening;
-    st = wait_opened(c, err);
-    if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
-    if (st != DDP_OK) {
-        int exit_code = exit_of(c, st);
-
-        if (!end(c)) backend->live++; /* its thread still stands in the plugin, which must stay mapped */
-        (void)ddp_fail_context(err, "backend \"%s\"", backend->name);
-        return ddp_fail_as(err, exit_code);
-    }
-    backend->live++;
     *out = c;
     return DDP_OK;
+}
 
-stop_listening:
-    ddp_group_on_failure(g, NULL, NULL);
-free_communicator:
-    comm_queue_free(c);
-    return st;
+ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                                 int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+{
+    ddp_communicator *c;
+
+    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err, ddp_backend_check(backend, device_ordinal >= 0, err));
+    DDP_TRY(create(g, backend, host, config, step_timeout_ms, &c, err));
+    c->device_ordinal = device_ordinal;
+    return start(c, out, err);
+}
+
+ddp_status ddp_communicator_open_part(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                                      int64_t step_timeout_ms, const ddp_comm_part *part, ddp_communicator **out,
+                                      ddp_err *err)
+{
+    ddp_communicator *c;
+    uint32_t number = 0;
+
+    while (number < part->count && part->ranks[number] != ddp_group_rank(g)) number++;
+    if (number == part->count)
+        return ddp_fail(err, DDP_ERR_INTERNAL, "rank %d is not of communicator \"%s\"", ddp_group_rank(g), part->name);
+    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err, ddp_backend_check(backend, false, err));
+    DDP_TRY(create(g, backend, host, config, step_timeout_ms, &c, err));
+    c->members = *part;
+    c->number = number;
+    c->size = part->count;
+    return start(c, out, err);
 }
 
 void ddp_communicator_stay_near(ddp_communicator *c) { ddp_thread_share_processors(c->thread); }
@@ -260,7 +324,7 @@ bool ddp_communicator_close(ddp_communicator *c)
     ddp_loaded *loaded = c->loaded;
 
     if (!end(c)) return false;
-    loaded->live--;
+    let_go(loaded);
     return true;
 }
 
@@ -319,6 +383,11 @@ ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *
     return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
 }
 
+bool ddp_communicator_is_done(ddp_communicator *c, uint64_t ticket)
+{
+    return atomic_load_explicit(&c->queue.done, memory_order_acquire) >= ticket;
+}
+
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err)
 {
     uint64_t ticket;
@@ -328,6 +397,16 @@ ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_e
 }
 
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c) { return &c->table; }
+
+ddp_status ddp_communicator_send(ddp_communicator *c, const ddp_coll *a, ddp_err *err)
+{
+    return comm_compose_counted(c, c->ops->send, a, err);
+}
+
+ddp_status ddp_communicator_recv(ddp_communicator *c, const ddp_coll *a, ddp_err *err)
+{
+    return comm_compose_counted(c, c->ops->recv, a, err);
+}
 
 bool ddp_communicator_takes_device(const ddp_communicator *c) { return c->device_ordinal >= 0; }
 

@@ -11,6 +11,11 @@
  * thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
+/* The same among some ranks alone, this one among them; each of those calls it, and no other. Queue threads of several
+ * communicators work side by side. */
+ddp_status ddp_communicator_open_part(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                                      int64_t step_timeout_ms, const ddp_comm_part *part, ddp_communicator **out,
+                                      ddp_err *err);
 /* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was
  * given (buffers, `before_ctx`) must stay until the process ends. */
 bool ddp_communicator_close(ddp_communicator *c);
@@ -23,6 +28,8 @@ ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, ui
 /* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the
  * text names collective, sequence number, bytes and rank. */
 ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err);
+/* Whether it has ended, well or not; waits for nothing. */
+bool ddp_communicator_is_done(ddp_communicator *c, uint64_t ticket);
 /* submit and wait */
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
 /* It was opened to reduce the device's memory. */
@@ -30,6 +37,9 @@ bool ddp_communicator_takes_device(const ddp_communicator *c);
 uint64_t ddp_communicator_caps(const ddp_communicator *c);
 /* Collectives for the `call` of a task; valid until close. */
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c);
+/* Between two ranks (CAP_SEND_RECV), within a `call` of both: root is the other one's number. Queue thread. */
+ddp_status ddp_communicator_send(ddp_communicator *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_communicator_recv(ddp_communicator *c, const ddp_coll *a, ddp_err *err);
 /* The queue thread works only while the calling thread waits: it gets that one's processors, where the caches are
  * warm. */
 void ddp_communicator_stay_near(ddp_communicator *c);

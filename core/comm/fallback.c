@@ -50,9 +50,9 @@ ddp_status comm_compose_reduce_scatter(void *communicator, const ddp_coll *a, dd
     return plain(c, c->ops->all_reduce, &whole, err);
 }
 
-static ddp_status counted(ddp_communicator *c, ddp_collective fn, const ddp_coll *a, ddp_err *err)
+ddp_status comm_compose_counted(ddp_communicator *c, ddp_collective fn, const ddp_coll *a, ddp_err *err)
 {
-    ddp_group_count_collective(c->group);
+    if (c->members.count == 0) ddp_group_count_collective(c->group);
     return plain(c, fn, a, err);
 }
 
@@ -60,34 +60,36 @@ static ddp_status table_all_reduce(void *ctx, const ddp_coll *a, ddp_err *err)
 {
     ddp_communicator *c = ctx;
 
-    return counted(c, c->ops->all_reduce, a, err);
+    return comm_compose_counted(c, c->ops->all_reduce, a, err);
 }
 
 static ddp_status table_broadcast(void *ctx, const ddp_coll *a, ddp_err *err)
 {
     ddp_communicator *c = ctx;
 
-    return counted(c, c->ops->broadcast, a, err);
+    return comm_compose_counted(c, c->ops->broadcast, a, err);
 }
 
 static ddp_status table_all_gather(void *ctx, const ddp_coll *a, ddp_err *err)
 {
-    ddp_group_count_collective(((ddp_communicator *)ctx)->group);
-    return comm_compose_all_gather(ctx, a, err);
+    ddp_communicator *c = ctx;
+
+    if (c->members.count == 0) ddp_group_count_collective(c->group);
+    return comm_compose_all_gather(c, a, err);
 }
 
 static ddp_status table_all_to_all(void *ctx, const ddp_coll *a, ddp_err *err)
 {
     ddp_communicator *c = ctx;
 
-    return counted(c, c->ops->all_to_all, a, err);
+    return comm_compose_counted(c, c->ops->all_to_all, a, err);
 }
 
 void comm_compose_table(ddp_communicator *c)
 {
     c->table = (ddp_hook_group){.struct_size = sizeof(c->table),
-                                .rank = (uint32_t)c->rank,
-                                .world_size = (uint32_t)ddp_group_world(c->group),
+                                .rank = c->number,
+                                .world_size = c->size,
                                 .ctx = c,
                                 .all_reduce = table_all_reduce,
                                 .broadcast = table_broadcast,

@@ -1,2 +1,4 @@
-libddpcore_a_SOURCES += core/comm/communicator.h core/comm/fallback.h core/comm/queue.h core/comm/state.h core/comm/task.h core/comm/works.h \
-	core/comm/communicator.c core/comm/fallback.c core/comm/queue.c core/comm/works.c
+libddpcore_a_SOURCES += core/comm/communicator.h core/comm/fallback.h core/comm/probe.h core/comm/queue.h core/comm/state.h core/comm/task.h core/comm/works.h \
+	core/comm/communicator.c core/comm/fallback.c core/comm/probe.c core/comm/queue.c core/comm/works.c
+libddpcore_a_SOURCES += core/comm/hierarchy/hierarchy.h core/comm/hierarchy/state.h core/comm/hierarchy/layout.h core/comm/hierarchy/scope.h core/comm/hierarchy/wire.h core/comm/hierarchy/connect.h core/comm/hierarchy/sides.h core/comm/hierarchy/move.h core/comm/hierarchy/blocks.h core/comm/hierarchy/slots.h \
+	core/comm/hierarchy/layout.c core/comm/hierarchy/scope.c core/comm/hierarchy/wire.c core/comm/hierarchy/connect.c core/comm/hierarchy/sides.c core/comm/hierarchy/move.c core/comm/hierarchy/blocks.c core/comm/hierarchy/slots.c core/comm/hierarchy/make.c

@@ -20,6 +20,8 @@ static const char *what_of(const ddp_queue_slot *s)
     case DDP_COLL_REDUCE_SCATTER: return "reduce_scatter";
     case DDP_COLL_BARRIER: return "barrier";
     case DDP_COLL_CALL: return "hook";
+    case DDP_COLL_SEND: return "send";
+    case DDP_COLL_RECV: return "recv";
     case DDP_TASK_ALLOC: return "mem_alloc";
     case DDP_TASK_PEER: return "mem_peer";
     default: return "mem_free";
@@ -85,6 +87,8 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     case DDP_COLL_ALL_GATHER: return comm_compose_all_gather(c, &s->task.coll, err);
     case DDP_COLL_REDUCE_SCATTER: return comm_compose_reduce_scatter(c, &s->task.coll, err);
     case DDP_COLL_CALL: return s->task.call(s->task.call_ctx, err);
+    case DDP_COLL_SEND: st = ops->send(c->comm, &s->task.coll, &work, err); break;
+    case DDP_COLL_RECV: st = ops->recv(c->comm, &s->task.coll, &work, err); break;
     case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
     case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->queue.allocated, err); break;
     case DDP_TASK_PEER: st = ops->mem_peer(c->comm, s->memory, s->rank, &c->queue.allocated, err); break;
@@ -94,6 +98,14 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     return comm_works_finish(c, st, work, err);
 }
 
+/* Those that every rank makes: who has made fewer is behind. */
+static bool is_counted(const ddp_communicator *c, const ddp_queue_slot *s)
+{
+    uint32_t what = s->task.what;
+
+    return c->members.count == 0 && what != DDP_COLL_CALL && what != DDP_COLL_SEND && what != DDP_COLL_RECV;
+}
+
 static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_t ticket, ddp_err *err)
 {
     void *stream = s->task.enqueue && (c->ops->caps & DDP_CAP_STREAM) != 0 ? s->task.coll.stream : NULL;
@@ -101,7 +113,7 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
 
     comm_works_begin(c, comm_queue_name(c, ticket), stream);
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
-    if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
+    if (is_counted(c, s)) ddp_group_count_collective(c->group);
     st = call(c, s, err);
     if (st == DDP_OK && s->task.after != NULL) s->task.after(s->task.before_ctx);
     if (st == DDP_OK) return st;
@@ -158,6 +170,21 @@ static void run_tasks(ddp_communicator *c)
     }
 }
 
+void comm_queue_params(const ddp_communicator *c, int64_t timeout_ms, ddp_comm_params *out)
+{
+    ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, out);
+    if (c->members.count == 0) return;
+    out->rank = c->number;
+    out->world_size = c->size;
+    out->local_rank = out->local_size = 0;
+    for (uint32_t i = 0; i < c->size; i++) {
+        bool here = ddp_group_same_host(c->group, c->members.ranks[i]);
+
+        out->local_size += here;
+        out->local_rank += here && i < c->number;
+    }
+}
+
 static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
 {
     int64_t timeout_ms = c->step_timeout_ns / 1000000 * 2; /* ours speaks first */
@@ -166,7 +193,7 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
     ddp_status st = c->ops->open(c->host, c->config, &c->backend, err);
 
     if (st != DDP_OK) return st;
-    ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, &p);
+    comm_queue_params(c, timeout_ms, &p);
     p.device_ordinal = c->device_ordinal;
     st = c->ops->comm_create(c->backend, &p, &comm, err);
     if (st != DDP_OK) {

@@ -70,8 +70,10 @@ struct ddp_communicator {
     const ddp_host *host;
     const void *config;
     const ddp_store *store;
-    char name[48];      /* unique among the communicators of the run */
-    int32_t rank, home; /* home: by the config, for messages */
+    char name[48];         /* unique among the communicators of the run */
+    int32_t rank, home;    /* of the run; home: by the config, for messages */
+    ddp_comm_part members; /* count 0: all ranks */
+    uint32_t number, size; /* this rank's number among them, and how many there are */
     int64_t step_timeout_ns;
     int32_t device_ordinal; /* -1: none */
     ddp_hook_group table;   /* fallback.c; its functions are the thread's */

@@ -7,6 +7,14 @@
 
 typedef struct ddp_communicator ddp_communicator;
 
+/* Some ranks of the run, which have a communicator of their own. */
+#define DDP_COMM_PART_MAX 64
+typedef struct ddp_comm_part {
+    const char *name; /* unique in the run, at most 40 characters; lives for the call that is given it */
+    uint32_t count;
+    int32_t ranks[DDP_COMM_PART_MAX]; /* in the order of their numbers there */
+} ddp_comm_part;
+
 /* ALL_GATHER and REDUCE_SCATTER are composed where the backend lacks them, of a broadcast from each rank and of an
  * all_reduce: a reduce_scatter in place may leave anything in the other ranks' parts. CALL runs `call` in place of a
  * collective. */
@@ -17,6 +25,8 @@ enum {
     DDP_COLL_REDUCE_SCATTER,
     DDP_COLL_BARRIER,
     DDP_COLL_CALL,
+    DDP_COLL_SEND, /* to, and from, the rank of number coll.root (CAP_SEND_RECV) */
+    DDP_COLL_RECV,
     DDP_COLL_END_
 };
 

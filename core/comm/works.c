@@ -55,9 +55,9 @@ ddp_status comm_works_timed_out(const ddp_communicator *c, const ddp_task_name *
 {
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
                    "%s %llu of %zu bytes on rank %d did not end within %g s: "
-                   "another rank is stuck, or raise [group] step_timeout",
+                   "another rank%s is stuck, or raise [group] step_timeout",
                    task->what, (unsigned long long)task->ticket, task->bytes, c->home,
-                   (double)c->step_timeout_ns * 1e-9);
+                   (double)c->step_timeout_ns * 1e-9, c->ops->helper != NULL ? " or an aggregator" : "");
     err->rank = c->home;
     return ddp_fail_as(err, DDP_EXIT_TIMEOUT);
 }

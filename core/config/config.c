@@ -32,8 +32,7 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
                         nearest, dot != NULL ? dot : "");
     return ddp_fail(
         err, DDP_ERR_CONFIG,
-        "%s: unknown section [%s]; sections are those of plugins, as in [backend.NAME], and: "
-        "group, train, model, data, eval, sampler, optimizer, ddp, hook, loader, checkpoint, output, plugins",
+        "%s: unknown section [%s]; sections are those of plugins, as in [backend.NAME], and what `ddpengine help` lists",
         s->where, s->name);
 }
 
@@ -50,14 +49,6 @@ static bool section_is_known(const char *name)
 }
 
 /* ---- rules between keys ------------------------------------------------------------------------------------------ */
-/* Where a key was written, "default" otherwise. */
-static const char *where_of(const ddp_config *c, const char *section, const char *key)
-{
-    const ddp_setting *s = ddp_settings_find(&c->settings, section, key);
-
-    return s != NULL ? s->where : "default";
-}
-
 static ddp_status check_schedule(const ddp_config *c, const struct ddp_optimizer_config *o, ddp_err *err)
 {
     const int64_t *at = o->milestones.items;
@@ -145,6 +136,10 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     if (c->output->tensorboard && c->output->dir[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [output] tensorboard = yes needs [output] dir, for the event file",
                         where_of(c, "output", "tensorboard"));
+    if (c->output->histograms > 0 && !c->output->tensorboard)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [output] histograms are written for TensorBoard: set tensorboard = yes",
+                        where_of(c, "output", "histograms"));
     if (c->output->audit && c->output->dir[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [output] audit = yes needs [output] dir, where each rank records its samples",
@@ -167,6 +162,98 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
+/* A key that rules out [ddp] wire_order = forward, or local_steps; key NULL: none does. */
+typedef struct excluding_key {
+    const char *section, *key, *why;
+} excluding_key;
+
+/* Every key that is set so needs all gradients before the first update, or all parameters at the end of a step. */
+static excluding_key needs_fifo(const ddp_config *c)
+{
+    static const char norm[] = "needs the norm of all gradients before the first update",
+                      all[] = "needs all parameters at the end of every step";
+    const struct {
+        bool set;
+        excluding_key why;
+    } keys[] = {
+        {c->train->parallel != DDP_PARALLEL_DDP, {"train", "parallel", "is not ddp"}},
+        {c->optimizer->clip_norm > 0.0, {"optimizer", "clip_norm", norm}},
+        {c->train->noise_scale != 0, {"train", "noise_scale", norm}},
+        {c->train->non_finite == DDP_NON_FINITE_SKIP,
+         {"train", "non_finite", "needs all gradients to be finite before the first update"}},
+        {c->optimizer->ema > 0.0, {"optimizer", "ema", all}},
+        {c->output->histograms > 0, {"output", "histograms", all}},
+        {c->run->restarts > 0, {"run", "restarts", all}},
+        {c->hook[0] != '\0', {"hook", "plugin", "takes the buckets in the order in which they are ready"}},
+        {c->ddp->zero == 1, {"ddp", "zero", "sends the parameters once all gradients are there"}},
+        {c->ddp->overlap == DDP_OVERLAP_NO, {"ddp", "overlap", "sends nothing before the end of the backward pass"}},
+        {c->ddp->local_steps > 0, {"ddp", "local_steps", "sends no gradients"}},
+        {c->train->split_head != 0, {"train", "split_head", "needs all features before the output layer"}},
+    };
+
+    for (size_t i = 0; i < DDP_COUNT(keys); i++)
+        if (keys[i].set) return keys[i].why;
+    return (excluding_key){0};
+}
+
+bool ddp_config_needs_fifo(const ddp_config *c) { return needs_fifo(c).key != NULL; }
+
+static ddp_status check_wire_order(const ddp_config *c, ddp_err *err)
+{
+    excluding_key k = needs_fifo(c);
+
+    if (c->ddp->wire_order != DDP_WIRE_ORDER_FORWARD || k.key == NULL) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: wire_order = forward lets a step end before all parameters are there, but [%s] %s (%s) %s; "
+                    "set wire_order = fifo, or change %s",
+                    where_of(c, "ddp", "wire_order"), k.section, k.key, where_of(c, k.section, k.key), k.why, k.key);
+}
+
+double ddp_config_outer_lr(const struct ddp_ddp_config *c)
+{
+    if (c->outer_lr > 0.0) return c->outer_lr;
+    return c->outer_momentum > 0.0 ? 0.7 : 1.0; /* DiLoCo's; the average of local SGD */
+}
+
+static excluding_key excludes_local_steps(const ddp_config *c)
+{
+    static const char each[] = "is decided by all ranks in every step; set it to abort";
+    const struct {
+        bool set;
+        excluding_key why;
+    } keys[] = {
+        {c->train->parallel != DDP_PARALLEL_DDP, {"train", "parallel", "has no ranks that do so; set it to ddp"}},
+        {c->train->split_head != 0, {"train", "split_head", "leaves it some of the classes alone; set it to no"}},
+        {c->ddp->zero == 1, {"ddp", "zero", "leaves it a shard of the optimiser's state alone; set it to 0"}},
+        {c->run->min_world > 0,
+         {"run", "min_world", "gives it the samples of lost ranks, and the average weighs all alike; leave it out"}},
+        {c->train->non_finite != DDP_NON_FINITE_ABORT, {"train", "non_finite", each}},
+        {c->train->noise_scale != 0,
+         {"train", "noise_scale", "compares its gradient with that of all ranks; set it to no"}},
+        {c->optimizer->schedule == DDP_SCHEDULE_LR_RANGE,
+         {"optimizer", "schedule", "= lr_range follows the loss of all ranks; choose another one"}},
+    };
+
+    for (size_t i = 0; i < DDP_COUNT(keys); i++)
+        if (keys[i].set) return keys[i].why;
+    return (excluding_key){0};
+}
+
+bool ddp_config_takes_local_steps(const ddp_config *c) { return excludes_local_steps(c).key == NULL; }
+
+static ddp_status check_local_steps(const ddp_config *c, ddp_err *err)
+{
+    excluding_key k = excludes_local_steps(c);
+
+    if (c->ddp->outer_momentum >= 1.0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [ddp] outer_momentum must be below 1, as in 0.9",
+                        where_of(c, "ddp", "outer_momentum"));
+    if (c->ddp->local_steps == 0) return DDP_OK;
+    if (k.key == NULL) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG, "%s: with [ddp] local_steps a rank makes steps by itself, but [%s] %s (%s) %s",
+                    where_of(c, "ddp", "local_steps"), k.section, k.key, where_of(c, k.section, k.key), k.why);
+}
+
 /* Keys of [ddp] and [hook] that exclude each other. */
 static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
 {
@@ -182,7 +269,8 @@ static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
             "%s: [ddp] zero = 1 gives each rank the mean of its shard alone, but a hook gives all of it to every rank; "
             "remove one of the two, [ddp] zero or [hook] plugin (%s)",
             where_of(c, "ddp", "zero"), where_of(c, "hook", "plugin"));
-    return DDP_OK;
+    DDP_TRY(check_local_steps(c, err));
+    return check_wire_order(c, err);
 }
 
 static ddp_status check_group(ddp_config *c, ddp_err *err)
@@ -273,6 +361,32 @@ static ddp_status check_names(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
+bool ddp_config_halves(const char *backend, char local[DDP_HALF_MAX], char remote[DDP_HALF_MAX])
+{
+    const char *plus = strchr(backend, '+');
+    size_t first = plus == NULL ? 0 : (size_t)(plus - backend), second = plus == NULL ? 0 : strlen(plus + 1);
+
+    if (first == 0 || second == 0 || first >= DDP_HALF_MAX || second >= DDP_HALF_MAX || strchr(backend, '/') != NULL ||
+        strchr(plus + 1, '+') != NULL)
+        return false;
+    memcpy(local, backend, first);
+    local[first] = '\0';
+    ddp_copy_text(remote, DDP_HALF_MAX, plus + 1);
+    return strcmp(local, remote) != 0 && strcmp(local, "auto") != 0 && strcmp(remote, "auto") != 0;
+}
+
+static ddp_status check_hierarchy(const ddp_config *c, ddp_err *err)
+{
+    const char *name = c->group->backend;
+    char local[DDP_HALF_MAX], remote[DDP_HALF_MAX];
+
+    if (strchr(name, '/') != NULL || strchr(name, '+') == NULL || ddp_config_halves(name, local, remote)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: [group] backend = %s is not LOCAL+REMOTE, the names of two different backends; "
+                    "the first is for the ranks of one host, the second between hosts",
+                    where_of(c, "group", "backend"), name);
+}
+
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 /* The section's config struct; NULL after a failure. */
 static const void *parse_section(ddp_config *c, const char *name, ddp_err *err)
@@ -320,6 +434,7 @@ static ddp_status load(const char *path, const char *const *overrides, size_t ov
         if (!section_is_known(s->name)) return fail_section(s, err);
     DDP_TRY(parse_sections(c, err));
     DDP_TRY(check_names(c, err));
+    DDP_TRY(check_hierarchy(c, err));
     DDP_TRY(check_group(c, err));
     DDP_TRY(check_train(c, err));
     DDP_TRY(check_output(c, err));
@@ -373,56 +488,4 @@ const char *ddp_config_unused_section(const ddp_config *c, const char *after)
         if (!parsed) return s->name;
     }
     return NULL;
-}
-
-/* ---- batches ----------------------------------------------------------------------------------------------------- */
-/* "batch_size 64 (node1.ini:4)" for those of the three that were given. */
-static ddp_status fail_batches(const ddp_config *c, int64_t world, const char *why, ddp_err *err)
-{
-    const struct ddp_train_config *t = c->train;
-    ddp_text given = {0};
-
-    if (t->batch_size > 0)
-        ddp_text_printf(&given, "batch_size %" PRId64 " (%s), ", t->batch_size, where_of(c, "train", "batch_size"));
-    if (t->accumulate > 0)
-        ddp_text_printf(&given, "accumulate %" PRId64 " (%s), ", t->accumulate, where_of(c, "train", "accumulate"));
-    if (t->global_batch > 0)
-        ddp_text_printf(&given, "global_batch %" PRId64 " (%s), ", t->global_batch,
-                        where_of(c, "train", "global_batch"));
-    (void)ddp_fail(err, DDP_ERR_CONFIG,
-                   "[train] %sworld_size %" PRId64 ": %s; batch_size x accumulate x world_size must be global_batch",
-                   given.data != NULL ? given.data : "", world, why);
-    ddp_text_free(&given);
-    return err->status;
-}
-
-ddp_status ddp_config_batches(const ddp_config *c, int64_t world, ddp_batches *out, ddp_err *err)
-{
-    const struct ddp_train_config *t = c->train;
-    ddp_batches b = {t->batch_size, t->accumulate, t->global_batch};
-    int64_t product;
-    char why[128];
-
-    if (world < 1) return ddp_fail(err, DDP_ERR_INVALID, "world_size %" PRId64 " has no ranks", world);
-    if (b.global_batch == 0 && b.batch_size == 0) b.batch_size = 64;
-    if (b.accumulate == 0 && (b.global_batch == 0 || b.batch_size == 0)) b.accumulate = 1;
-    /* at most one of the three is missing now */
-    product = world * (b.batch_size > 0 ? b.batch_size : 1); /* below 2^47, and below 2^67 with accumulate */
-    if (b.accumulate > 0 && __builtin_mul_overflow(product, b.accumulate, &product))
-        return fail_batches(c, world, "their product is over 64 bits", err);
-    if (b.global_batch == 0) {
-        b.global_batch = product;
-    } else if (b.global_batch % product != 0) {
-        (void)snprintf(why, sizeof(why), "%" PRId64 " cannot be divided by %" PRId64, b.global_batch, product);
-        return fail_batches(c, world, why, err);
-    } else if (b.batch_size == 0) {
-        b.batch_size = b.global_batch / product;
-    } else if (b.accumulate == 0) {
-        b.accumulate = b.global_batch / product;
-    } else if (b.global_batch != product) {
-        (void)snprintf(why, sizeof(why), "that makes %" PRId64, product);
-        return fail_batches(c, world, why, err);
-    }
-    *out = b;
-    return DDP_OK;
 }

@@ -52,6 +52,10 @@ ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option
                              size_t config_size, ddp_settings *s, const void **config, ddp_err *err);
 /* "type, range, default" of one row, for help and docs. */
 void ddp_option_describe(const ddp_option *o, ddp_text *out);
+/* The same without its default: "type, range". */
+void ddp_option_describe_values(const ddp_option *o, ddp_text *out);
+/* Whether the value must be the same on all ranks. */
+bool ddp_option_is_compared(const ddp_option *o);
 /* A valid INI: "# doc (type, range, default)" then "key = value   ; node1.ini:14". */
 void ddp_settings_print(const ddp_settings *s, ddp_text *out);
 /* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left
@@ -65,14 +69,16 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 
 /* ---- the core's own sections ------------------------------------------------------------------------------------- */
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
+enum { DDP_WIRE_ORDER_AUTO = 0, DDP_WIRE_ORDER_FIFO, DDP_WIRE_ORDER_FORWARD };
 enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
-enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
+enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL, DDP_PARALLEL_PIPELINE };
 typedef enum ddp_pin_wish { DDP_AFFINITY_AUTO = 0, DDP_AFFINITY_YES, DDP_AFFINITY_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 enum { DDP_SAVE_ABORT = 0, DDP_SAVE_WARN };
 enum { DDP_RECOMPUTE_NO = 0, DDP_RECOMPUTE_YES, DDP_RECOMPUTE_BLOCKS, DDP_RECOMPUTE_AUTO };
 enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
+enum { DDP_EVEN_BATCHES_AUTO = 0, DDP_EVEN_BATCHES_YES, DDP_EVEN_BATCHES_NO };
 enum { DDP_LOSS_MEAN_AUTO = 0, DDP_LOSS_MEAN_BATCH, DDP_LOSS_MEAN_TOKEN };
 enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
 enum {
@@ -96,7 +102,8 @@ struct ddp_group_config {
     ddp_list nodes;                      /* of const char *, "host1:2" */
     const char *interface, *secret_file; /* "": not given */
     int64_t rendezvous_timeout_ms, peer_timeout_ms, step_timeout_ms;
-    int32_t auth; /* 0 psk, 1 none */
+    int64_t ranks_per_hub; /* 0: no hubs */
+    int32_t auth;          /* 0 psk, 1 none */
 };
 struct ddp_run_config {
     int64_t restarts, restart_window_ms, restart_delay_ms, rejoin_timeout_ms; /* restarts 0: a loss ends the run */
@@ -104,11 +111,15 @@ struct ddp_run_config {
 };
 struct ddp_train_config {
     int32_t parallel;                             /* DDP_PARALLEL_* */
+    int64_t stages;                               /* of pipeline: ranks that have the model together; 0: not given */
+    ddp_list place;                               /* of const char *, "auto", "h.6:1": of pipeline */
+    int32_t split_head;                           /* the classes of the output layer are divided among the ranks */
     ddp_list device;                              /* of const char *, "cpu", "cpu:1" */
     int64_t threads;                              /* 0: processors / local ranks */
     int32_t pin;                                  /* ddp_pin_wish */
     int64_t epochs, max_steps;                    /* max_steps 0: no limit */
     int64_t batch_size, global_batch, accumulate; /* 0: not given; ddp_config_batches resolves */
+    int32_t even_batches;                         /* DDP_EVEN_BATCHES_* */
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
@@ -176,9 +187,12 @@ struct ddp_lora_config {
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes; bucket_size 0: auto */
     int32_t overlap;                         /* DDP_OVERLAP_* */
+    int32_t wire_order;                      /* DDP_WIRE_ORDER_* */
     int32_t shard_update;                    /* DDP_SHARD_* */
     int64_t zero;                            /* 0, 1 */
     int32_t broadcast_buffers;
+    int64_t local_steps;             /* 0: the gradients of every step are reduced */
+    double outer_lr, outer_momentum; /* of local steps; outer_lr 0: auto, ddp_config_outer_lr */
 };
 struct ddp_loader_config {
     int64_t workers, prefetch; /* threads; batches read ahead */
@@ -197,12 +211,18 @@ struct ddp_checkpoint_config {
 struct ddp_output_config {
     const char *dir;         /* "": writes no files */
     const char *trace_steps; /* "A-B" or "" */
+    int32_t ranks;           /* writes the times of all ranks */
     int32_t audit;           /* records the samples of each update */
     int32_t tensorboard;     /* writes an event file */
+    int64_t histograms;      /* steps between those of parameters, 0: none */
     const char *prometheus;  /* a file, "": none */
     int64_t log_every;       /* steps between lines */
     int32_t progress;
+    int32_t log_level; /* DDP_LOG_* */
+    int32_t advice;    /* DDP_ADVICE_* */
 };
+
+enum { DDP_ADVICE_LINE, DDP_ADVICE_NO, DDP_ADVICE_FULL };
 
 enum { DDP_RANK_AUTO = -1, DDP_RANK_SPARE = -2 /* DDP_RANK_OF_SPARE */ };
 
@@ -230,9 +250,20 @@ typedef struct ddp_config {
 ddp_status ddp_config_load(const char *path, const char *const *overrides, size_t override_count, ddp_config *out,
                            ddp_err *err);
 void ddp_config_free(ddp_config *c);
+/* Splits [group] backend = LOCAL+REMOTE, a hierarchy of two (comm/hierarchy); false: it is one backend, or not of that
+ * form. A path is never a hierarchy. */
+#define DDP_HALF_MAX 64
+bool ddp_config_halves(const char *backend, char local[DDP_HALF_MAX], char remote[DDP_HALF_MAX]);
 /* Parses the section of a chosen plugin, "backend.gloo-tcp", and appends its settings. */
 ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
                              ddp_err *err);
+
+/* Whether a setting rules out [ddp] wire_order = forward. */
+bool ddp_config_needs_fifo(const ddp_config *c);
+/* Whether no setting rules out [ddp] local_steps. */
+bool ddp_config_takes_local_steps(const ddp_config *c);
+/* [ddp] outer_lr, where it is auto by outer_momentum. */
+double ddp_config_outer_lr(const struct ddp_ddp_config *c);
 
 /* The next section of a plugin that nobody has parsed, for this run does not use it; NULL after the last. `after`: the
  * one before it, NULL for the first. */
@@ -240,11 +271,21 @@ const char *ddp_config_unused_section(const ddp_config *c, const char *after);
 
 typedef struct ddp_batches {
     int64_t batch_size, accumulate, global_batch; /* batch_size: samples a rank and micro-step */
+    /* [train] even_batches: each sample comes once an epoch, and ranks need not have equally many. batch_size is then
+     * the most that a micro-batch has. */
+    bool uneven;
 } ddp_batches;
 /* `world_size`: parts that a batch has, ranks or the replicas of one process. batch_size x accumulate x world_size =
  * global_batch: any two give the third, a contradiction is an error that names the places. Neither given: batch_size
- * 64. accumulate defaults to 1 unless both others are given. */
+ * 64. accumulate defaults to 1 unless both others are given. A global_batch that cannot be divided makes uneven ones
+ * where even_batches allows that; accumulate is then the most that it can be where so many would be too small. */
 ddp_status ddp_config_batches(const ddp_config *c, int64_t world_size, ddp_batches *out, ddp_err *err);
+/* Whether even_batches and parallel let ranks have parts of a step that differ. */
+bool ddp_config_may_be_uneven(const ddp_config *c);
+/* For a run that keeps the global batch it had with another number of ranks: at most `batch_size` samples a rank and
+ * micro-step. */
+ddp_status ddp_config_keep_batch(const ddp_config *c, int64_t world_size, int64_t global_batch, int64_t batch_size,
+                                 ddp_batches *out, ddp_err *err);
 /* The rows of a core section, for help; count 0 for an unknown section. NULL `section` lists names into `names`. */
 size_t ddp_config_sections(const char *const **names);
 const ddp_option *ddp_config_options(const char *section, size_t *count);

@@ -70,3 +70,12 @@ void config_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out);
 /* The bounds of a number or the names of an enum make sense for the type. */
 bool config_range_check(const ddp_option *o, char *why);
 const char *config_type_name(uint32_t type);
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+/* Where a key was written, "default" otherwise. */
+static inline const char *where_of(const ddp_config *c, const char *section, const char *key)
+{
+    const ddp_setting *s = ddp_settings_find(&c->settings, section, key);
+
+    return s != NULL ? s->where : "default";
+}

@@ -11,7 +11,8 @@
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
      "Backend plugin for the collectives; `ddpengine plugins` lists them. "
-     "auto: the highest priority among those that can reduce the device's memory and reach all ranks.",
+     "auto: the highest priority among those that can reduce the device's memory and reach all ranks. "
+     "LOCAL+REMOTE, such as shm+gloo-tcp: the first within each host, the second between hosts.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
      "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
@@ -40,6 +41,10 @@ static const ddp_option group_options[] = {
     {"step_timeout", "600s", "1s..30d",
      "How long a rank waits for one collective, and rank 0 for another rank's shard of a checkpoint.", DDP_OPT_DURATION,
      0, AT(step_timeout_ms)},
+    {"ranks_per_hub", "32", "0..4096",
+     "Where there are more than twice so many ranks, the first of each block of so many is the hub of the others: "
+     "their messages to and from rank 0 pass through it. Rank 0's value counts. 0: all speak to rank 0 itself.",
+     DDP_OPT_INT, R, AT(ranks_per_hub)},
     {"secret_file", "", NULL,
      "File with the secret that a process needs to join, the same on all hosts; --gen-secret FILE writes one.",
      DDP_OPT_PATH, R, AT(secret_file)},
@@ -73,9 +78,10 @@ static const ddp_option run_options[] = {
 
 #define AT(field) offsetof(struct ddp_train_config, field)
 static const ddp_option train_options[] = {
-    {"parallel", "ddp", "ddp|dp|model",
+    {"parallel", "ddp", "ddp|dp|model|pipeline",
      "ddp: each rank has one device. dp: one process (world_size 1) trains a replica on each of several devices. "
-     "model: one process trains one model whose layers are on several devices, as [model.NAME] place says.",
+     "model: one process trains one model whose layers are on several devices, as [model.NAME] place says. "
+     "pipeline: the same with ranks in place of devices, on one host or several; see stages.",
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", DDP_DEFAULT_DEVICE, NULL,
      "Device plugin and, after a colon, the number of the device, as in NAME:1; dp and model take a list. "
@@ -103,6 +109,12 @@ static const ddp_option train_options[] = {
      "Micro-batches in a step; the ranks communicate after the last one. "
      "0: global_batch / (batch_size x world_size), or 1.",
      DDP_OPT_INT, 0, AT(accumulate)},
+    {"even_batches", "auto", "auto|yes|no",
+     "Whether all ranks have equally many samples in each step. "
+     "yes: as with PyTorch's DistributedSampler, which repeats or drops samples at the end of an epoch for that. "
+     "no: each sample comes once an epoch, parts of a step may differ by a sample, and its loss is the mean over all. "
+     "auto: yes where global_batch is batch_size x accumulate x world_size, until the number of ranks changes.",
+     DDP_OPT_ENUM, 0, AT(even_batches)},
     {"seed", "0", NULL, "Seed of the initial parameters and of the order of samples.", DDP_OPT_UINT, 0, AT(seed)},
     {"eval_every", "1", "0..", "Epochs between evaluations. 0: only at the end.", DDP_OPT_INT, 0, AT(eval_every)},
     {"check_replicas_every", "0", "0..",
@@ -147,7 +159,8 @@ static const ddp_option train_options[] = {
      "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},
     {"deterministic", "no", NULL,
-     "yes: refuses settings that let a measurement at the start change the result, as bucket_size = auto.",
+     "yes: refuses settings that let a measurement at the start change the result, as bucket_size = auto. "
+     "A GPU then takes only algorithms that give the same bits in every run.",
      DDP_OPT_BOOL, 0, AT(deterministic)},
     {"precision", "f32", "f32|bf16",
      "Precision of matrix products and convolutions. bf16: operands are rounded to bf16; sums and all else stay f32.",
@@ -159,6 +172,20 @@ static const ddp_option train_options[] = {
     {"activation_memory", "0", NULL,
      "Of recompute = auto: what a rank's activations may take, as in 2GiB; what --check prints as activations.",
      DDP_OPT_SIZE, 0, AT(activation_memory)},
+    {"stages", "0", "0..64",
+     "pipeline: so many ranks have one model together, each a stage of it. "
+     "The ranks are world_size / stages replicas: stage 0 of all comes first, then stage 1 of all.",
+     DDP_OPT_INT, 0, AT(stages)},
+    {"place", "auto", NULL,
+     "pipeline, where the model has no place of its own: the first layer of each stage, as LAYER:STAGE. "
+     "h.4:1, h.8:2 makes three stages of a model with layers h.0 to h.11. "
+     "auto: stages that take about as long, as measured at the start, and of those the ones that take the least memory. "
+     "With deterministic = yes arithmetic takes the place of the measurement.",
+     DDP_OPT_STRING, L, AT(place)},
+    {"split_head", "no", NULL,
+     "ddp, for models of very many classes. yes: the classes of the output layer and its cross-entropy are divided among the ranks. "
+     "Each rank has, updates and saves its classes alone, and the ranks exchange features in place of that layer's gradients.",
+     DDP_OPT_BOOL, 0, AT(split_head)},
 };
 #undef AT
 
@@ -265,6 +292,12 @@ static const ddp_option ddp_options[] = {
      "Whether buckets are reduced during the backward pass. "
      "auto: yes, unless that takes a processor from the compute threads.",
      DDP_OPT_ENUM, 0, AT(overlap)},
+    {"wire_order", "fifo", "auto|fifo|forward",
+     "fifo: buckets go out as their gradients are complete. "
+     "forward: those that the next forward pass needs first go first, and it begins while others are under way. "
+     "auto: forward between hosts, unless a setting needs all parameters at the end of a step. "
+     "The results have the same bits.",
+     DDP_OPT_ENUM, 0, AT(wire_order)},
     {"shard_update", "auto", "auto|no",
      "auto: if ranks share memory, overlap is not yes and check_replicas_every is 0, each updates a shard for all. "
      "no: every rank updates all parameters. The results have the same bits.",
@@ -277,6 +310,16 @@ static const ddp_option ddp_options[] = {
      "yes: all ranks evaluate with rank 0's running statistics, which are also those of a checkpoint. "
      "no: each rank evaluates with its own.",
      DDP_OPT_BOOL, 0, AT(broadcast_buffers)},
+    {"local_steps", "0", "0..1000000",
+     "H above 0: each rank makes H steps by itself, then all go on from the average of their parameters (DiLoCo). "
+     "0: the gradients of every step are reduced.",
+     DDP_OPT_INT, 0, AT(local_steps)},
+    {"outer_lr", "auto", "0.000001..10",
+     "Of local steps: how far the parameters move towards the average of the ranks. "
+     "auto: 0.7 with outer_momentum, else 1, which is that average.",
+     DDP_OPT_FLOAT, DDP_OPT_F_AUTO, AT(outer_lr)},
+    {"outer_momentum", "0.9", "0..1", "Of local steps: Nesterov momentum of these moves. 0: none.", DDP_OPT_FLOAT, 0,
+     AT(outer_momentum)},
 };
 #undef AT
 
@@ -327,8 +370,8 @@ static const ddp_option checkpoint_options[] = {
 
 #define AT(field) offsetof(struct ddp_output_config, field)
 static const ddp_option output_options[] = {
-    {"dir", "", NULL, "Folder for metrics.jsonl and summary.json. Empty: neither is written.", DDP_OPT_PATH, 0,
-     AT(dir)},
+    {"dir", "", NULL, "Folder for metrics.jsonl, ranks.jsonl and summary.json. Empty: none is written.", DDP_OPT_PATH,
+     0, AT(dir)},
     {"trace_steps", "", NULL,
      "Steps, as in 10-12, that each rank traces (segments and buckets) into trace-rankN.json in dir.", DDP_OPT_STRING,
      0, AT(trace_steps)},
@@ -339,14 +382,28 @@ static const ddp_option output_options[] = {
     {"tensorboard", "no", NULL,
      "Whether dir gets an event file of TensorBoard: the numbers of metrics.jsonl, the settings and warnings as text.",
      DDP_OPT_BOOL, R, AT(tensorboard)},
+    {"histograms", "0", "0..",
+     "Steps between two histograms of every trained parameter and its gradient, for TensorBoard. 0: none.", DDP_OPT_INT,
+     0, AT(histograms)},
     {"prometheus", "", NULL,
      "The state of the run for Prometheus' node_exporter: a file that ends in .prom, replaced once a second. "
      "Empty: none.",
      DDP_OPT_PATH, R, AT(prometheus)},
+    {"ranks", "yes", NULL,
+     "Whether dir gets ranks.jsonl: where the time of each rank's steps goes. A run of one rank has none.",
+     DDP_OPT_BOOL, 0, AT(ranks)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
     {"progress", "auto", "auto|plain|off",
      "auto: a live line on a terminal, plain lines elsewhere. plain: a line every log_every steps. off: none.",
      DDP_OPT_ENUM, R, AT(progress)},
+    {"log_level", "info", "debug|info|warning|error",
+     "The least important lines that are printed. debug: also what devices and backends have chosen, and why.",
+     DDP_OPT_ENUM, R, AT(log_level)},
+    {"advice", "line", "line|no|full",
+     "What several ranks bring. line: one line about it after the first second. no: none. "
+     "full: measures compute, hooks and the link before the first step, and writes advice.json in dir, as "
+     "`ddpengine advise` does.",
+     DDP_OPT_ENUM, 0, AT(advice)},
 };
 #undef AT
 

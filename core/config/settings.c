@@ -20,7 +20,7 @@ const ddp_setting *ddp_settings_find(const ddp_settings *s, const char *section,
     return NULL;
 }
 
-void ddp_option_describe(const ddp_option *o, ddp_text *out)
+void ddp_option_describe_values(const ddp_option *o, ddp_text *out)
 {
     ddp_text_printf(out, "%s", (o->flags & DDP_OPT_F_LIST) != 0 ? "list of " : "");
     if (o->type == DDP_OPT_ENUM)
@@ -29,6 +29,11 @@ void ddp_option_describe(const ddp_option *o, ddp_text *out)
         ddp_text_printf(out, "%s%s%s", config_type_name(o->type), o->range != NULL ? ", " : "",
                         o->range != NULL ? o->range : "");
     if (o->flags & DDP_OPT_F_AUTO) ddp_text_printf(out, " or auto");
+}
+
+void ddp_option_describe(const ddp_option *o, ddp_text *out)
+{
+    ddp_option_describe_values(o, out);
     if (o->dflt == NULL)
         ddp_text_printf(out, ", required");
     else
@@ -100,7 +105,7 @@ void ddp_settings_print(const ddp_settings *s, ddp_text *out)
     }
 }
 
-static bool is_compared(const ddp_option *o)
+bool ddp_option_is_compared(const ddp_option *o)
 {
     return !(o->flags & (DDP_OPT_F_PER_RANK | DDP_OPT_F_SECRET)) && o->type != DDP_OPT_PATH;
 }
@@ -110,7 +115,8 @@ void ddp_settings_agreement(const ddp_settings *s, ddp_text *out)
     for (size_t i = 0; i < s->count; i++) {
         const ddp_setting *t = &s->items[i];
 
-        if (is_compared(t->option)) ddp_text_printf(out, "%s.%s = %s\t%s\n", t->section, t->key, t->value, t->where);
+        if (ddp_option_is_compared(t->option))
+            ddp_text_printf(out, "%s.%s = %s\t%s\n", t->section, t->key, t->value, t->where);
     }
 }
 
@@ -129,7 +135,7 @@ void ddp_settings_text(const ddp_settings *s, ddp_text *out)
         const ddp_setting *t = &s->items[i];
         size_t n = strlen(t->value);
 
-        if (!is_compared(t->option)) continue;
+        if (!ddp_option_is_compared(t->option)) continue;
         append_ascii(out, t->section, VALUE_MAX);
         ddp_text_append(out, ".", 1);
         append_ascii(out, t->key, VALUE_MAX);
@@ -149,7 +155,7 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err)
     for (size_t i = 0; i < s->count; i++) {
         const ddp_setting *t = &s->items[i];
 
-        if (is_compared(t->option)) ddp_text_printf(&lines, "%s.%s = %s\n", t->section, t->key, t->value);
+        if (ddp_option_is_compared(t->option)) ddp_text_printf(&lines, "%s.%s = %s\n", t->section, t->key, t->value);
     }
     status =
         lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory for the settings' hash") : ddp_sha256_begin(&h, err);

@@ -6,9 +6,12 @@
 
 /* A frame from rank 0; false when it is malformed. */
 bool ddp_client_dispatch(ddp_group *g, const ddp_frame *f);
-void control_client_lost(ddp_group *g, const ddp_err *why);
-void control_client_damaged(ddp_group *g, const ddp_err *why);
-/* Rank 0 is silent: the failure, which it reads when it wakes. */
+/* The connection to `rank`, which is rank 0 or this rank's hub, is lost, or what came there is damaged. */
+void control_client_lost(ddp_group *g, int32_t rank, const ddp_err *why);
+void control_client_damaged(ddp_group *g, int32_t rank, const ddp_err *why);
+/* Rank 0, or the hub, is silent: the failure, which it reads when it wakes. */
 void control_client_silence(ddp_group *g, const ddp_failure *f);
 /* Words the loss of the connection to a rank, on either side. */
 void ddp_client_lost_failure(const ddp_group *g, int32_t rank, const ddp_err *why, ddp_failure *out);
+/* "rank 3 on host b", "aggregator 0 on host c" */
+void ddp_client_who(const ddp_group *g, int32_t rank, char *buf, size_t capacity);

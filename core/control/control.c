@@ -4,11 +4,14 @@
 #include "control/control.h"
 #include "control/client.h"
 #include "control/heartbeat.h"
+#include "control/hub/hub.h"
+#include "control/hub/leaf.h"
 #include "control/rank0/accept.h"
 #include "control/rank0/arrivals.h"
 #include "control/rank0/server.h"
 #include "control/run.h"
 #include "control/state.h"
+#include "control/times/times.h"
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -22,10 +25,16 @@
 static void lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     p->dead = true;
-    if (g->server != NULL)
+    if (g->server != NULL) {
         ddp_server_lost(g, p, why);
-    else
-        control_client_lost(g, why);
+    } else if (p == g->up) {
+        g->up = NULL;
+        control_client_lost(g, p->rank, why);
+    } else if (p == g->next_up) {
+        g->next_up = NULL; /* this rank stays where it is */
+    } else if (p->state != DDP_PEER_RETIRED) {
+        control_hub_lost(g, p, why);
+    }
 }
 
 static void damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
@@ -34,8 +43,17 @@ static void damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
         ddp_server_damaged(g, p, why);
         return;
     }
-    p->dead = true;
-    control_client_damaged(g, why);
+    if (p == g->up) control_client_damaged(g, p->rank, why);
+    lost(g, p, why);
+}
+
+static bool client_frame(ddp_group *g, ddp_peer *p, const ddp_frame *f)
+{
+    if (p == g->up) return ddp_client_dispatch(g, f);
+    if (p == g->next_up) return control_leaf_heard(g, p, f);
+    if (p->state != DDP_PEER_RETIRED) return control_hub_frame(g, p, f);
+    p->dead = f->type == DDP_FRAME_MOVED;
+    return p->dead || ddp_client_dispatch(g, f);
 }
 
 /* All whole frames that have come. */
@@ -53,7 +71,7 @@ static void read_frames(ddp_group *g, ddp_peer *p)
             continue;
         }
         if (status == DDP_OK) {
-            if (g->server != NULL ? ddp_server_frame(g, p, &f) : ddp_client_dispatch(g, &f)) continue;
+            if (g->server != NULL ? ddp_server_frame(g, p, &f) : client_frame(g, p, &f)) continue;
             (void)ddp_fail(&err, DDP_ERR_DATA, "a frame of type %u that does not belong here", f.type);
         }
         damaged(g, p, &err);
@@ -97,8 +115,8 @@ static void take_posts(ddp_group *g)
         next = post->next;
         if (g->server != NULL)
             (void)ddp_server_frame(g, NULL, &f);
-        else if (g->peers.first != NULL)
-            ddp_peer_put(g->peers.first, post->type, post->data, post->length);
+        else if (g->up != NULL)
+            ddp_peer_put(g->up, post->type, post->data, post->length);
         free(post);
     }
 }
@@ -116,7 +134,7 @@ static bool finished(ddp_group *g, int64_t now)
     if (now >= g->drain_ns) return true;
     for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next)
         if (!p->mute && !p->silent && ddp_wire_pending(&p->wire)) return false;
-    return g->server == NULL || ddp_server_done(g);
+    return g->server == NULL ? control_hub_done(g) : ddp_server_done(g);
 }
 
 static int64_t tick(ddp_group *g, int64_t now)
@@ -125,7 +143,7 @@ static int64_t tick(ddp_group *g, int64_t now)
 
     next = DDP_MIN_OF(next, control_heartbeat_tick(g, now));
     if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
-    if (g->server == NULL) return next;
+    if (g->server == NULL) return DDP_MIN_OF(next, control_hub_tick(g, now));
     next = DDP_MIN_OF(next, ddp_listener_tick(g, now));
     return DDP_MIN_OF(next, ddp_server_tick(g, now));
 }
@@ -148,13 +166,14 @@ void *control_main(void *arg)
     /* what came after the first frame, while the thread that joins was reading */
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next) read_frames(g, p);
     for (;;) {
-        int64_t next;
+        int64_t next, times;
         int n;
 
+        times = control_times_tick(g, ddp_now_ns()); /* before a goodbye that was posted */
         take_posts(g);
-        next = tick(g, ddp_now_ns());
+        next = DDP_MIN_OF(times, tick(g, ddp_now_ns()));
         control_peers_flush(&g->peers);
-        control_run_call_listener(g);
+        control_run_call_listeners(g);
         if (finished(g, ddp_now_ns())) break;
         if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
         control_peers_free_dead(&g->peers);
@@ -165,6 +184,8 @@ void *control_main(void *arg)
                 (void)!read(g->run.event_fd, &posted, sizeof(posted));
             else if (events[i].data.ptr == &g->self.listen_fd)
                 accept_peers(g);
+            else if (events[i].data.ptr == &g->hub.listen_fd)
+                control_hub_accept(g);
             else
                 read_peer(g, events[i].data.ptr);
         }

@@ -3,10 +3,12 @@
 #include "control/group.h"
 #include "control/control.h"
 #include "control/heartbeat.h"
+#include "control/hub/hub.h"
 #include "control/rank0/server.h"
 #include "control/rendezvous.h"
 #include "control/state.h"
 #include "control/trust.h"
+#include "control/times/times.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,12 +19,14 @@
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 static void group_free(ddp_group *g)
 {
+    control_hub_close(g);
     control_peers_close(&g->peers);
     ddp_tls_close(g->self.tls);
     ddp_server_close(g);
     control_requests_close(g);
     if (g->self.listen_fd >= 0) (void)close(g->self.listen_fd);
     control_run_close(g);
+    control_times_free(g);
     free(g->ranks);
     free(g->self.agreement);
     free(g);
@@ -78,7 +82,7 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     DDP_TRY(control_run_open(g, p, err));
     if (p->world < 1 || p->world > DDP_MAX_WORLD)
         return ddp_fail(err, DDP_ERR_CONFIG, "world_size %d is out of range: 1 to %d", (int)p->world, DDP_MAX_WORLD);
-    if ((p->rank < 0 && p->rank != DDP_RANK_OF_SPARE) || p->rank >= p->world)
+    if ((p->rank < 0 && p->rank != DDP_RANK_OF_SPARE && p->rank != DDP_RANK_OF_HELPER) || p->rank >= p->world)
         return ddp_fail(err, DDP_ERR_CONFIG, "rank %d is out of range: with world_size %d the ranks are 0 to %d",
                         (int)p->rank, (int)p->world, (int)p->world - 1);
     g->rank = p->rank == p->quorum.server ? 0 : p->rank;
@@ -103,6 +107,8 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
         return DDP_ERR_NOMEM;
     }
     g->peers.epoll_fd = -1;
+    control_hub_init(g);
+    control_times_init(g);
     g->self.listen_fd = p->listen_fd;
     status = group_fill(g, p, err);
     if (status == DDP_OK)
@@ -128,12 +134,14 @@ static ddp_status connect_rank0(ddp_group *g, const ddp_group_params *p, ddp_err
     }
     peer->state = DDP_PEER_JOINED;
     peer->rank = 0;
+    g->up = peer;
     return DDP_OK;
 }
 
 static ddp_status open_server(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     DDP_TRY(ddp_server_open(g, err));
+    g->server->ranks_per_hub = p->ranks_per_hub;
     if (g->world == 1) {
         ddp_run_met(g);
         return DDP_OK;
@@ -213,8 +221,10 @@ void ddp_group_leave(ddp_group *g, ddp_failure *failure)
 
     if (g == NULL) return;
     if (control_run_leave(g) && control_run_post(g, DDP_FRAME_GOODBYE, &nothing, &err) == DDP_OK) {
-        bool ended = control_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS));
+        bool ended;
 
+        do ended = control_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS));
+        while (!ended && control_hub_leaves(g) > 0); /* they have no other way to rank 0 */
         control_run_stop(g);
         (void)pthread_join(g->thread, NULL);
         g->thread_started = false;
@@ -226,6 +236,11 @@ void ddp_group_leave(ddp_group *g, ddp_failure *failure)
     }
     if (failure != NULL) (void)ddp_group_failed(g, failure);
     stop_and_free(g);
+}
+
+bool ddp_group_wait_over(ddp_group *g, int64_t ms)
+{
+    return control_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), ms));
 }
 
 void ddp_group_returning(ddp_group *g) { control_run_postpone_expiry(g, DDP_RETURN_MS); }
@@ -242,6 +257,9 @@ static int32_t on_this_host(const ddp_group *g, int32_t end)
 
 int32_t ddp_group_rank(const ddp_group *g) { return g->rank; }
 int32_t ddp_group_world(const ddp_group *g) { return g->world; }
+int32_t ddp_group_helper(const ddp_group *g) { return g->rank - DDP_MAX_WORLD; }
+const char *ddp_group_host(const ddp_group *g) { return g->self.info.host; }
+const char *ddp_group_address(const ddp_group *g) { return g->self.address; }
 int32_t ddp_group_home(const ddp_group *g, int32_t rank) { return g->ranks[rank].home; }
 int32_t ddp_group_knocks(const ddp_group *g) { return g->server == NULL ? 0 : atomic_load(&g->server->knocks); }
 uint32_t ddp_group_generation(const ddp_group *g) { return g->self.generation; }
@@ -249,6 +267,19 @@ const char *ddp_group_timeout_name(const ddp_group *g) { return g->self.timeout_
 uint64_t ddp_group_start(const ddp_group *g) { return g->self.start; }
 int32_t ddp_group_local_rank(const ddp_group *g) { return on_this_host(g, g->rank); }
 int32_t ddp_group_local_size(const ddp_group *g) { return on_this_host(g, g->world); }
+int32_t ddp_group_hosts(const ddp_group *g)
+{
+    int32_t hosts = 0;
+
+    for (int32_t r = 0; r < g->world; r++) {
+        int32_t first = 0;
+
+        while (strcmp(g->ranks[first].host_id, g->ranks[r].host_id) != 0) first++;
+        hosts += first == r;
+    }
+    return hosts;
+}
+
 bool ddp_group_same_host(const ddp_group *g, int32_t rank)
 {
     return strcmp(g->ranks[rank].host_id, g->ranks[g->rank].host_id) == 0;

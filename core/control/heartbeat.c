@@ -7,7 +7,9 @@
  * first. */
 #include "control/heartbeat.h"
 #include "control/client.h"
+#include "control/hub/hub.h"
 #include "control/rank0/announce.h"
+#include "control/rank0/helpers.h"
 #include "control/rank0/waiting.h"
 #include "control/run.h"
 #include "control/state.h"
@@ -44,41 +46,52 @@ void control_heartbeat_round(ddp_group *g, int64_t now)
 }
 
 /* ---- silence ----------------------------------------------------------------------------------------------------- */
-static void silence_failure(const ddp_group *g, int32_t rank, ddp_failure *out)
+void ddp_heartbeat_silence_failure(const ddp_group *g, int32_t rank, ddp_failure *out)
 {
-    char when[48];
+    char when[48], who[192];
 
     control_run_when(g, when, sizeof(when));
-    ddp_failure_set(out, DDP_EXIT_TIMEOUT, rank, "rank %d on host %s has been silent for %.3g s (peer_timeout)%s",
-                    (int)g->ranks[rank].home, g->ranks[rank].host, (double)g->heartbeat.timeout_ns * 1e-9, when);
+    ddp_client_who(g, rank, who, sizeof(who));
+    ddp_failure_set(out, DDP_EXIT_TIMEOUT, rank < DDP_MAX_WORLD ? rank : -1,
+                    "%s has been silent for %.3g s (peer_timeout)%s", who, (double)g->heartbeat.timeout_ns * 1e-9,
+                    when);
 }
 
-/* Whether its silence means anything: it has said hello and not goodbye. */
-static bool is_watched(const ddp_peer *p) { return !p->goodbye && ddp_peer_is_rank(p); }
+/* Whether its silence means anything: it has said hello and not goodbye. A hub that leaves watches over its leaves. */
+static bool is_watched(const ddp_group *g, const ddp_peer *p, bool over)
+{
+    bool helps = !p->dead && p->state == DDP_PEER_HELPS && p->agreed;
+
+    return !p->goodbye && (helps || ddp_peer_is_rank(p)) && (!over || p != g->up);
+}
 
 /* Ends the run when a rank is silent for too long; returns when that can be at the earliest. */
-static int64_t check_silence(ddp_group *g, int64_t now)
+static int64_t check_silence(ddp_group *g, int64_t now, bool over)
 {
     const ddp_heartbeat *l = &g->heartbeat;
     ddp_peer *silent = NULL;
     ddp_failure f;
 
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (is_watched(p) && (silent == NULL || p->heard_ns < silent->heard_ns)) silent = p;
+        if (is_watched(g, p, over) && (silent == NULL || p->heard_ns < silent->heard_ns)) silent = p;
     if (silent == NULL) return DDP_FOREVER_NS;
     if (l->lived_ns - silent->heard_ns < l->timeout_ns) return now + l->timeout_ns - (l->lived_ns - silent->heard_ns);
-    if (g->server != NULL && rank0_waiting_forget(g, silent, "silent")) {
+    if (g->server != NULL && (rank0_waiting_forget(g, silent, "silent") || rank0_helpers_forget(g, silent, "silent"))) {
         silent->dead = true;
         return now;
     }
-    silence_failure(g, silent->rank, &f);
+    if (g->server == NULL && silent != g->up) {
+        control_hub_silent(g, silent);
+        return now;
+    }
+    ddp_heartbeat_silence_failure(g, silent->rank, &f);
     if (g->server != NULL)
         ddp_announce_failure(g, &f);
     else
         control_client_silence(g, &f);
     /* what it is sent it reads when it wakes: nobody waits for that */
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (is_watched(p) && l->lived_ns - p->heard_ns >= l->timeout_ns) p->silent = true;
+        if (is_watched(g, p, over) && l->lived_ns - p->heard_ns >= l->timeout_ns) p->silent = true;
     return DDP_FOREVER_NS;
 }
 
@@ -87,10 +100,14 @@ static void beat(ddp_group *g, int64_t now)
 {
     ddp_text t = {0};
 
-    if (g->server == NULL) control_straggler_pack(g, &t);
+    if (g->server == NULL) {
+        control_straggler_pack(g, &t);
+        control_hub_pack(g, &t);
+    }
     for (ddp_peer *p = g->peers.first; p != NULL && !t.failed; p = p->next)
-        if (!p->dead && (p->state == DDP_PEER_JOINED || (p->state == DDP_PEER_WAITS && p->agreed)))
-            ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
+        if (!p->dead &&
+            (p->state == DDP_PEER_JOINED || ((p->state == DDP_PEER_WAITS || p->state == DDP_PEER_HELPS) && p->agreed)))
+            ddp_peer_put(p, DDP_FRAME_BEAT, p == g->up ? t.data : NULL, p == g->up ? t.length : 0);
     ddp_text_free(&t);
     if (g->server != NULL) control_straggler_tick(g, now);
 }
@@ -114,9 +131,12 @@ bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f)
     if (u.bad || sig == 0 || sig > 255) return false;
     if (g->heartbeat.stop_relayed != 0) return true;
     g->heartbeat.stop_relayed = (int)sig;
-    for (int32_t r = 0; r < g->world; r++)
-        if (r == 0 || (g->server->ranks[r].peer != NULL && g->server->ranks[r].peer->state == DDP_PEER_JOINED))
+    for (int32_t r = 0; r < g->world; r++) {
+        const ddp_server_rank *m = &g->server->ranks[r];
+
+        if (r == 0 || m->hub > 0 || (m->peer != NULL && m->peer->state == DDP_PEER_JOINED))
             ddp_heartbeat_send_stop(g, r);
+    }
     return true;
 }
 
@@ -130,8 +150,8 @@ static void look_at_signal(ddp_group *g)
     if (sig <= 0 || sig > 255 || l->stop_sent) return;
     if (g->server != NULL)
         (void)ddp_heartbeat_stop(g, &f);
-    else if (g->peers.first != NULL)
-        ddp_peer_put(g->peers.first, f.type, f.data, f.length);
+    else if (g->up != NULL)
+        ddp_peer_put(g->up, f.type, f.data, f.length);
     l->stop_sent = true;
 }
 
@@ -139,6 +159,7 @@ int64_t control_heartbeat_tick(ddp_group *g, int64_t now)
 {
     ddp_heartbeat *l = &g->heartbeat;
     int64_t next = DDP_FOREVER_NS;
+    bool over;
 
     if (g->run.stop_signal != NULL) {
         look_at_signal(g);
@@ -150,5 +171,6 @@ int64_t control_heartbeat_tick(ddp_group *g, int64_t now)
         beat(g, now);
     }
     next = DDP_MIN_OF(next, l->beat_ns);
-    return control_run_is_over(g) ? next : DDP_MIN_OF(next, check_silence(g, now));
+    over = control_run_is_over(g);
+    return over && control_hub_leaves(g) == 0 ? next : DDP_MIN_OF(next, check_silence(g, now, over));
 }

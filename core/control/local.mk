@@ -7,3 +7,6 @@ libddpcore_a_SOURCES += core/control/rank0/accept.h core/control/rank0/agree.h c
 	core/control/rank0/pending.h core/control/rank0/server.h core/control/rank0/store.h core/control/rank0/waiting.h core/control/rank0/accept.c \
 	core/control/rank0/agree.c core/control/rank0/announce.c core/control/rank0/arrivals.c core/control/rank0/pending.c core/control/rank0/server.c \
 	core/control/rank0/store.c core/control/rank0/waiting.c
+libddpcore_a_SOURCES += core/control/times/collect.h core/control/times/parts.h core/control/times/state.h core/control/times/times.h core/control/times/collect.c core/control/times/times.c
+libddpcore_a_SOURCES += core/control/hub/hub.h core/control/hub/leaf.h core/control/hub/state.h core/control/rank0/helpers.h core/control/rank0/helpers.c core/control/rank0/relay.h core/control/hub/hub.c \
+	core/control/hub/leaf.c core/control/rank0/relay.c

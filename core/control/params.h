@@ -10,6 +10,8 @@ typedef struct ddp_group ddp_group;
 
 /* A process that waits for the place of a rank that is missing. */
 enum { DDP_RANK_OF_SPARE = -2 };
+/* A process that is no rank and helps them: rank0/helpers.h. */
+enum { DDP_RANK_OF_HELPER = -3 };
 
 /* Who has to come to a rendezvous. */
 typedef struct ddp_quorum {
@@ -38,7 +40,7 @@ typedef struct ddp_past {
 } ddp_past;
 
 typedef struct ddp_group_params {
-    int32_t rank, world; /* by the config; rank may be DDP_RANK_OF_SPARE */
+    int32_t rank, world; /* by the config; rank may be DDP_RANK_OF_SPARE or DDP_RANK_OF_HELPER */
     ddp_quorum quorum;
     const char *world_where;      /* where world_size was set, "node1.ini:4", for messages; may be NULL */
     const char *url;              /* init_method, for messages */
@@ -65,6 +67,7 @@ typedef struct ddp_group_params {
     /* Number of the signal that asks this process to end, 0: none; set by its handler. The control thread looks at
      * it twice a second and passes it on to all ranks. May be NULL. */
     const atomic_int *stop_signal;
+    int32_t ranks_per_hub; /* rank 0's counts; 0: all ranks speak to rank 0 itself */
     ddp_log *log;
     /* Called once when the run has failed and the rank has not left within a second, from the control thread, or by
      * ddp_group_expire. */

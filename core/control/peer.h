@@ -11,28 +11,33 @@ enum {
     DDP_PEER_HEARD,   /* its rank is known, its agreement lines are to come */
     DDP_PEER_JOINED,
     DDP_PEER_REFUSED, /* has been sent the reason; gone as soon as it closes */
-    DDP_PEER_WAITS    /* for the next generation: a spare, or a rank that was missing when this one began */
+    DDP_PEER_WAITS,   /* for the next generation: a spare, or a rank that was missing when this one began */
+    DDP_PEER_HELPS,   /* no rank: rank0/helpers.h */
+    DDP_PEER_RETIRED  /* its rank speaks by way of a hub now: only what is under way is still read */
 };
 
 typedef struct ddp_peer {
     struct ddp_peer *next;
     ddp_wire wire;
-    int state;            /* DDP_PEER_* */
-    int32_t rank;         /* -1: not known; of one that waits the rank of the config that it will be, or of a spare */
-    uint32_t generation;  /* that it expects, of */
-    uint64_t start;       /* the run; 0: a new process */
-    uint32_t enough;      /* ranks that it needs */
-    bool displaced;       /* it has waited for a place that another process had */
-    bool agreed;          /* WAITS: its agreement lines are right */
-    int64_t since_ns;     /* when it came, or was refused */
-    int64_t heard_ns;     /* when the last byte came, on the clock of the heartbeat */
-    uint32_t events;      /* asked of epoll */
-    bool goodbye;         /* it may close */
-    bool mute;            /* it takes no more bytes: what it still sends is read */
-    bool silent;          /* the run ended for its silence: nobody waits until that has reached it */
-    bool dead;            /* freed at the end of the round */
+    int state;           /* DDP_PEER_* */
+    int32_t rank;        /* -1: not known; of one that waits the rank of the config that it will be, or of a spare; of a
+                             helper DDP_MAX_WORLD + its number, once it has agreed */
+    uint32_t generation; /* that it expects, of */
+    uint64_t start;      /* the run; 0: a new process */
+    uint32_t enough;     /* ranks that it needs */
+    bool displaced;      /* it has waited for a place that another process had */
+    bool agreed;         /* WAITS, HELPS: its agreement lines are right */
+    bool used;           /* HELPS: it has used the store, so the ranks may rely on it */
+    int64_t since_ns;    /* when it came, or was refused */
+    int64_t heard_ns;    /* when the last byte came, on the clock of the heartbeat */
+    uint32_t events;     /* asked of epoll */
+    bool goodbye;        /* it may close */
+    bool mute;           /* it takes no more bytes: what it still sends is read */
+    bool silent;         /* the run ended for its silence: nobody waits until that has reached it */
+    bool dead;           /* freed at the end of the round */
     unsigned char net[8]; /* of its address: IPv4, or the first half of IPv6 */
     char address[64];
+    char host[128]; /* HELPS: its own word */
 } ddp_peer;
 
 typedef struct ddp_peers {

@@ -14,40 +14,17 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define BACK_OFF_FIRST_MS 10
 #define BACK_OFF_LAST_MS  200
-
-/* Ranks share a host when they share a kernel, its network and its processes: "BOOT-ID/NETWORK/PROCESSES". */
-static void host_id(char *buf, size_t capacity)
-{
-    const char *given = getenv("DDPENGINE_HOST_ID");
-    char *boot = NULL;
-    size_t length;
-    struct stat net = {0}, pid = {0};
-    ddp_err err;
-
-    if (given != NULL && given[0] != '\0') {
-        ddp_copy_text(buf, capacity, given);
-        return;
-    }
-    if (ddp_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &length, &err) == DDP_OK)
-        boot[strcspn(boot, "\n")] = '\0';
-    (void)stat("/proc/self/ns/net", &net);
-    (void)stat("/proc/self/ns/pid", &pid);
-    (void)snprintf(buf, capacity, "%s/%llu/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)net.st_ino,
-                   (unsigned long long)pid.st_ino);
-    free(boot);
-}
 
 void control_rendezvous_identify(ddp_group *g)
 {
     ddp_rank_info *m = &g->self.info;
     char host[sizeof(m->host)] = "unknown";
 
-    host_id(m->host_id, sizeof(m->host_id));
+    ddp_host_id(m->host_id, sizeof(m->host_id));
     (void)gethostname(host, sizeof(host) - 1);
     ddp_copy_printable(m->host, sizeof(m->host), host, strlen(host));
     m->pid = (uint32_t)getpid();
@@ -406,15 +383,19 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
 ddp_status control_rendezvous_check_reachable(const ddp_group *g, ddp_err *err)
 {
     const char *given = getenv("DDPENGINE_HOST_ID");
-    const ddp_rank_info *own = &g->ranks[g->rank];
+    const ddp_rank_info *own = &g->self.info;
+    bool helper = g->self.rank == DDP_RANK_OF_HELPER;
     int32_t other = 0;
+    char who[32];
 
     while (other < g->world && strcmp(g->ranks[other].host_id, own->host_id) == 0) other++;
     if (!g->self.loopback || g->self.interface[0] != '\0' || other == g->world || (given != NULL && given[0] != '\0'))
         return DDP_OK;
+    (void)snprintf(who, sizeof(who), helper ? "aggregator %d" : "rank %d",
+                   helper ? (int)(g->rank - DDP_MAX_WORLD) : (int)g->ranks[g->rank].home);
     return ddp_fail(
         err, DDP_ERR_PEER,
-        "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s cannot reach it. "
+        "%s on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s cannot reach it. "
         "Name in [group] interface the network interface that the hosts share",
-        (int)own->home, own->host, g->self.address, (int)g->ranks[other].home, g->ranks[other].host);
+        who, own->host, g->self.address, (int)g->ranks[other].home, g->ranks[other].host);
 }

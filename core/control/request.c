@@ -229,14 +229,14 @@ typedef struct ddp_store_scope {
     char *name;
 } ddp_store_scope;
 
-/* The key within its scope, divided by a byte that ends no printable name. */
+/* The key within its scope, divided by a byte that ends no printable name; one that begins with '/' is in none. */
 static ddp_status store_ask(const ddp_store_scope *s, const char *what, const char *key, question *q,
                             unsigned char **reply, size_t *length, ddp_err *err)
 {
     ddp_text full = {0};
     ddp_status status;
 
-    ddp_text_printf(&full, "%s\x1f%s", s->name, key);
+    ddp_text_printf(&full, "%s\x1f%s", key[0] == '/' ? "" : s->name, key);
     q->name = full.data;
     q->name_length = full.length;
     status = full.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the key") : ask(s->group, q, reply, length, err);

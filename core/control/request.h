@@ -5,7 +5,7 @@
 #include "control/params.h"
 #include <ddpengine/backend.h>
 
-/* A store whose keys start with `scope`; freed with the group. */
+/* A store whose keys start with `scope`, but those that begin with '/'; freed with the group. */
 const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err);
 
 /* Named waits. A time-out names the wait and the ranks that have not come: what that ends the run with the caller

@@ -126,6 +126,16 @@ bool control_run_rank0_gone(ddp_group *g)
     return clean;
 }
 
+bool control_run_has_farewell(ddp_group *g)
+{
+    bool farewell;
+
+    lock(g);
+    farewell = g->run.farewell;
+    unlock(g);
+    return farewell;
+}
+
 bool control_run_leave(ddp_group *g)
 {
     bool failed;
@@ -235,36 +245,60 @@ int ddp_group_stop_requested(const ddp_group *g)
 }
 
 /* ---- the owner's callbacks --------------------------------------------------------------------------------------- */
-void control_run_call_listener(ddp_group *g)
+/* `lock` held; NULL: there is none. */
+static ddp_run_listener *next_listener(ddp_run_state *r)
 {
-    ddp_run_state *r = &g->run;
-    void (*fn)(void *) = NULL;
-    void *ctx = NULL;
+    for (uint32_t i = 0; has_failed(r) && i < DDP_RUN_LISTENERS; i++)
+        if (r->listeners[i].fn != NULL && !r->listeners[i].called) return &r->listeners[i];
+    return NULL;
+}
+
+void control_run_call_listeners(ddp_group *g)
+{
+    ddp_run_listener *l;
 
     lock(g);
-    if (has_failed(r) && r->listener != NULL && !r->listener_called) {
-        fn = r->listener;
-        ctx = r->listener_ctx;
-        r->listener_called = r->listener_running = true;
+    while ((l = next_listener(&g->run)) != NULL) {
+        void (*fn)(void *) = l->fn;
+        void *ctx = l->ctx;
+
+        l->called = l->running = true;
+        unlock(g);
+        fn(ctx);
+        lock(g);
+        l->running = false;
+        changed(g);
     }
-    unlock(g);
-    if (fn == NULL) return;
-    fn(ctx);
-    lock(g);
-    r->listener_running = false;
-    changed(g);
     unlock(g);
 }
 
-void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
+/* `lock` held. Of `ctx`, or a free one; NULL: all are taken. */
+static ddp_run_listener *listener_of(ddp_run_state *r, const void *ctx)
+{
+    ddp_run_listener *empty = NULL;
+
+    for (uint32_t i = DDP_RUN_LISTENERS; i-- > 0;) {
+        ddp_run_listener *l = &r->listeners[i];
+
+        if ((l->fn != NULL || l->running) && l->ctx == ctx) return l;
+        if (l->fn == NULL && !l->running) empty = l;
+    }
+    return empty;
+}
+
+bool ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
 {
     int64_t limit = ddp_deadline_ns(ddp_now_ns(), DDP_EXPIRE_MS);
+    ddp_run_listener *l;
 
     lock(g);
-    g->run.listener = fn;
-    g->run.listener_ctx = ctx;
-    g->run.listener_called = false;
-    while (g->run.listener_running && !pthread_equal(pthread_self(), g->thread)) {
+    l = listener_of(&g->run, ctx);
+    if (l != NULL) {
+        l->fn = fn;
+        l->ctx = ctx;
+        l->called = false;
+    }
+    while (l != NULL && l->running && !pthread_equal(pthread_self(), g->thread)) {
         if (ddp_cond_wait_until(&g->run.changed, &g->run.lock, limit)) continue;
         limit = DDP_FOREVER_NS; /* the control thread stands in the call and cannot end the process */
         unlock(g);
@@ -273,6 +307,7 @@ void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
     }
     unlock(g);
     control_run_wake(g);
+    return l != NULL;
 }
 
 void ddp_group_expire(ddp_group *g)

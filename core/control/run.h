@@ -13,10 +13,10 @@ bool ddp_group_failed(ddp_group *g, ddp_failure *out);
 /* After a failure, where a thread stands in what nothing can end: the rank's second is over now. Does not return where
  * `expired` ends the process. */
 void ddp_group_expire(ddp_group *g);
-/* Called once from the control thread as soon as the run has failed (wakes what blocks outside the group). One
- * listener; set before it is needed, NULL takes it away and returns only when no call is running: a call that does not
- * return within a second ends the rank by `expired`. */
-void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
+/* fn(ctx) is called once from the control thread as soon as the run has failed (wakes what blocks outside the group);
+ * one for each ctx, set before it is needed. NULL takes that of ctx away and returns only when no call of it is
+ * running: a call that does not return within a second ends the rank by `expired`. False: there are too many. */
+bool ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
 /* Rank 0: a warning about the run that nobody has taken yet. */
 bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity);
 /* Before this rank leaves in good order: all ranks have agreed to join again, with those that wait. */
@@ -55,9 +55,10 @@ bool control_run_rank0_gone(ddp_group *g);
 void control_run_asked_to_stop(ddp_group *g, int sig);
 void control_run_ask_to_grow(ddp_group *g, bool on); /* rank 0 */
 bool control_run_is_over(ddp_group *g);              /* failed, or this rank or rank 0 leaves */
+bool control_run_has_farewell(ddp_group *g);
 bool control_run_stops(ddp_group *g);
 /* The owner's callbacks, where they are due; the second returns its deadline. */
-void control_run_call_listener(ddp_group *g);
+void control_run_call_listeners(ddp_group *g);
 int64_t control_run_call_expired(ddp_group *g, int64_t now);
 /* " at step 17", " before all ranks had met" or nothing. */
 void control_run_when(const ddp_group *g, char *buf, size_t capacity);

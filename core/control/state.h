@@ -5,17 +5,20 @@
 #pragma once
 
 #include "base/sys.h"
+#include "control/hub/state.h"
 #include "control/params.h"
 #include "control/peer.h"
+#include "control/times/state.h"
 
-#define DDP_MAX_WORLD  4096
-#define DDP_NAME_LIMIT 1024u /* bytes of a key or of the name of a wait */
-#define DDP_FOREVER_NS INT64_MAX
-#define DDP_ANSWER_MS  2000 /* how much longer than its own deadline a rank waits for rank 0's answer */
-#define DDP_LEAVE_MS   10000
-#define DDP_RETURN_MS  30000 /* to take down a generation of the run */
-#define DDP_EXPIRE_MS  1000
-#define DDP_WHERE_MAX  160
+#define DDP_MAX_WORLD   4096
+#define DDP_MAX_HELPERS 64
+#define DDP_NAME_LIMIT  1024u /* bytes of a key or of the name of a wait */
+#define DDP_FOREVER_NS  INT64_MAX
+#define DDP_ANSWER_MS   2000 /* how much longer than its own deadline a rank waits for rank 0's answer */
+#define DDP_LEAVE_MS    10000
+#define DDP_RETURN_MS   30000 /* to take down a generation of the run */
+#define DDP_EXPIRE_MS   1000
+#define DDP_WHERE_MAX   160
 
 /* `ms` from `now`; a time-out of years is none. */
 static inline int64_t ddp_deadline_ns(int64_t now, int64_t ms)
@@ -86,6 +89,14 @@ typedef struct ddp_post {
     unsigned char data[];
 } ddp_post;
 
+/* Who is called once when the run has failed; fn NULL: nobody. */
+typedef struct ddp_run_listener {
+    void (*fn)(void *ctx);
+    void *ctx;
+    bool called, running;
+} ddp_run_listener;
+enum { DDP_RUN_LISTENERS = 64 };
+
 /* run.c: what this rank knows of the run. Under `lock`, but for the atomics; signalled by `changed`. */
 typedef struct ddp_run_state {
     pthread_mutex_t lock;
@@ -97,9 +108,8 @@ typedef struct ddp_run_state {
     bool farewell; /* rank 0 has */
     bool leaving;  /* the owner is on its way out by itself */
     bool stop;     /* the control thread is to end */
-    bool expired_called, listener_called, listener_running;
-    void (*listener)(void *ctx);
-    void *listener_ctx;
+    bool expired_called;
+    ddp_run_listener listeners[DDP_RUN_LISTENERS];
     void (*expired)(void *ctx, const ddp_failure *cause);
     void *expired_ctx;
     char warning[320];
@@ -173,16 +183,26 @@ typedef struct ddp_pending {
 } ddp_pending;
 
 typedef struct ddp_server_rank {
-    ddp_peer *peer; /* NULL: not here; of rank 0 always */
+    ddp_peer *peer; /* NULL: not here, or behind a hub; of rank 0 always */
+    int32_t hub;    /* rank0/relay.c: the rank behind which it is, 0: none */
     bool goodbye;
 } ddp_server_rank;
+
+/* rank0/helpers.c */
+typedef struct ddp_server_helper {
+    ddp_peer *peer; /* NULL: none of this number */
+    char host[128];
+} ddp_server_helper;
 
 /* rank0/server.c, but for the parts */
 typedef struct ddp_server {
     ddp_server_rank *ranks;   /* world */
     int32_t joined, goodbyes; /* ranks, rank 0 among them */
     bool farewell;
-    atomic_int knocks; /* rank0/waiting.c: ranks that wait for the next generation; any thread reads it */
+    atomic_int knocks;     /* rank0/waiting.c: ranks that wait for the next generation; any thread reads it */
+    int32_t ranks_per_hub; /* 0: no hubs */
+    atomic_int relayed;    /* rank0/relay.c: ranks behind hubs; any thread reads it */
+    ddp_server_helper helpers[DDP_MAX_HELPERS];
     int64_t report_ns;
     /* "A peer is lost" of a rank, kept for a moment: what that rank saw is mostly the end of another one, whose own
      * connection shows it better. */
@@ -204,10 +224,14 @@ struct ddp_group {
     ddp_run_state run;
     ddp_requests requests;
     ddp_step_time_sums sums;
+    ddp_times_state times; /* times/ */
     /* the control thread's, once it runs */
     bool thread_started; /* the owner's */
     pthread_t thread;
-    ddp_peers peers; /* of a rank other than 0: the one to rank 0 */
+    ddp_peers peers;
+    ddp_peer *up;      /* of a rank other than 0: the one to rank 0, or to its hub */
+    ddp_peer *next_up; /* the one to its hub, while that has not let it in; or NULL */
+    ddp_hub hub;
     ddp_heartbeat heartbeat;
     ddp_server *server; /* rank 0, or NULL */
     int64_t drain_ns;   /* 0: not stopping */

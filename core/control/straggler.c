@@ -53,28 +53,48 @@ static ddp_step_times read_sums(ddp_group *g)
 }
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
+void control_straggler_put(const ddp_step_times *p, ddp_text *out)
+{
+    ddp_pack_u64(out, p->steps);
+    ddp_pack_u64(out, p->data_us);
+    ddp_pack_u64(out, p->compute_us);
+    ddp_pack_u64(out, p->wait_us);
+    ddp_pack_u64(out, p->collectives);
+}
+
 void control_straggler_pack(ddp_group *g, ddp_text *out)
 {
-    ddp_step_times p = read_sums(g);
+    const ddp_step_times p = read_sums(g);
 
-    ddp_pack_u64(out, p.steps);
-    ddp_pack_u64(out, p.data_us);
-    ddp_pack_u64(out, p.compute_us);
-    ddp_pack_u64(out, p.wait_us);
-    ddp_pack_u64(out, p.collectives);
+    control_straggler_put(&p, out);
+}
+
+bool control_straggler_unpack(ddp_unpack *u, ddp_step_times *out)
+{
+    ddp_step_times p;
+
+    p.steps = ddp_unpack_u64(u);
+    p.data_us = ddp_unpack_u64(u);
+    p.compute_us = ddp_unpack_u64(u);
+    p.wait_us = ddp_unpack_u64(u);
+    p.collectives = ddp_unpack_u64(u);
+    if (!u->bad) *out = p;
+    return !u->bad;
 }
 
 bool ddp_straggler_frame(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
-    ddp_step_times p = {.steps = ddp_unpack_u64(&u),
-                        .data_us = ddp_unpack_u64(&u),
-                        .compute_us = ddp_unpack_u64(&u),
-                        .wait_us = ddp_unpack_u64(&u),
-                        .collectives = ddp_unpack_u64(&u)};
+    ddp_step_times *latest = g->server->stragglers.latest;
 
-    if (u.bad || u.left != 0) return false;
-    g->server->stragglers.latest[from] = p;
+    if (!control_straggler_unpack(&u, &latest[from])) return false;
+    while (u.left > 0) { /* a hub's: its leaves */
+        uint32_t rank = ddp_unpack_u32(&u);
+        ddp_step_times p;
+
+        if (rank >= (uint32_t)g->world || !control_straggler_unpack(&u, &p)) return false;
+        if (g->server->ranks[rank].hub == from) latest[rank] = p;
+    }
     return true;
 }
 

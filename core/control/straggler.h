@@ -3,6 +3,8 @@
 
 #include "control/params.h"
 
+struct ddp_step_times; /* state.h */
+
 /* ---- the owner; any thread, plain atomics ------------------------------------------------------------------------ */
 /* For "connection closed at step N". */
 void control_group_set_step(ddp_group *g, int64_t step);
@@ -13,6 +15,8 @@ void ddp_group_count_collective(ddp_group *g);
 
 /* ---- the control thread ------------------------------------------------------------------------------------------ */
 void control_straggler_pack(ddp_group *g, ddp_text *out); /* this rank's sums, for a heartbeat */
+void control_straggler_put(const struct ddp_step_times *p, ddp_text *out);
+bool control_straggler_unpack(ddp_unpack *u, struct ddp_step_times *out); /* false: malformed */
 /* The others on rank 0 alone. */
 ddp_status ddp_straggler_open(ddp_group *g, ddp_err *err);
 void ddp_straggler_close(ddp_group *g);

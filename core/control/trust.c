@@ -17,8 +17,8 @@ ddp_status control_trust_secret(ddp_group *g, const void *secret, size_t length,
 
     ddp_tls_close(s->tls);
     s->tls = NULL;
-    DDP_TRY(ddp_identity_make(s->rank == DDP_RANK_OF_SPARE ? g->world : s->rank, g->world, s->agreement, secret, length,
-                              &s->identity, err));
+    DDP_TRY(
+        ddp_identity_make(s->rank < 0 ? g->world : s->rank, g->world, s->agreement, secret, length, &s->identity, err));
     if (length == 0 || g->world == 1) return DDP_OK;
     return ddp_tls_open(secret, length, &s->identity, s->rank == s->quorum.server, &s->tls, err);
 }

@@ -41,6 +41,8 @@ struct ddp_loader {
 
     uint64_t batch_size, count, batches; /* count: samples of this rank in an epoch */
     uint64_t length;                     /* of the dataset */
+    ddp_split split;                     /* total 0: none */
+    uint64_t share;
     uint32_t field_count, parts;
     const ddp_field *fields;
     size_t *sample_bytes; /* by field */
@@ -62,15 +64,17 @@ struct ddp_loader {
 };
 
 /* ---- making a batch, on a worker or in ddp_loader_next ----------------------------------------------------------- */
-static uint64_t batch_count(const ddp_loader *l, uint64_t batch)
+/* Of this rank's samples. */
+static uint64_t batch_range(const ddp_loader *l, uint64_t batch, uint64_t *first)
 {
-    return DDP_MIN_OF(l->batch_size, l->count - batch * l->batch_size);
-}
+    uint64_t end;
 
-/* The first sample of a part in a batch of `count`. */
-static uint64_t part_begin(uint64_t count, uint64_t parts, uint64_t part)
-{
-    return count / parts * part + DDP_MIN_OF(count % parts, part);
+    if (l->split.total > 0) {
+        ddp_split_range(&l->split, l->share, batch, first, &end);
+        return end - *first;
+    }
+    *first = batch * l->batch_size;
+    return DDP_MIN_OF(l->batch_size, l->count - *first);
 }
 
 /* Sample `index` to w->targets. */
@@ -93,7 +97,7 @@ static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err 
 static void mix_parts(const ddp_loader *l, const worker *w, uint64_t first, uint64_t count, const slot *s)
 {
     for (uint64_t part = 0; part < l->parts; part++) {
-        uint64_t begin = part_begin(count, l->parts, part), end = part_begin(count, l->parts, part + 1);
+        uint64_t begin = ddp_part_begin(count, l->parts, part), end = ddp_part_begin(count, l->parts, part + 1);
 
         if (end > begin)
             data_transform_mix(l->transform, l->indices[first + begin], l->epoch, (int64_t)(end - begin),
@@ -104,14 +108,14 @@ static void mix_parts(const ddp_loader *l, const worker *w, uint64_t first, uint
 /* Abandoned half-way when the epoch is stopped: nobody looks at it then. */
 static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_err *err)
 {
-    uint64_t first = batch * l->batch_size, count = batch_count(l, batch), part = 0;
+    uint64_t first, count = batch_range(l, batch, &first), part = 0;
 
     err->status = DDP_OK;
     for (uint64_t i = 0; i < count && !atomic_load_explicit(&l->cancel, memory_order_relaxed); i++) {
         uint64_t index = l->indices[first + i];
         ddp_status status;
 
-        for (; part < l->parts && i == part_begin(count, l->parts, part);
+        for (; part < l->parts && i == ddp_part_begin(count, l->parts, part);
              part++) /* empty parts come after the others */
             for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[part * l->field_count + f];
         status = read_sample(l, w, index, err);
@@ -239,6 +243,7 @@ static void release_held(ddp_loader *l)
 ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err)
 {
     ddp_status status = DDP_OK;
+    uint64_t first, count;
     slot *s;
 
     pthread_mutex_lock(&l->lock);
@@ -262,11 +267,12 @@ ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err)
         status = err->status;
         goto unlock;
     }
+    count = batch_range(l, l->next, &first);
     *out = (ddp_batch){
-        .count = (int64_t)batch_count(l, l->next),
+        .count = (int64_t)count,
         .buffers = s->buffers,
-        .indices = l->indices + l->next * l->batch_size,
-        .position = l->next * l->batch_size,
+        .indices = l->indices + first,
+        .position = first,
     };
     l->next++;
 unlock:
@@ -276,15 +282,24 @@ unlock:
 
 ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t part)
 {
-    uint64_t count = (uint64_t)batch->count, first = part_begin(count, l->parts, part);
+    uint64_t count = (uint64_t)batch->count, first = ddp_part_begin(count, l->parts, part);
 
-    return (ddp_batch){.count = (int64_t)(part_begin(count, l->parts, part + 1) - first),
+    return (ddp_batch){.count = (int64_t)(ddp_part_begin(count, l->parts, part + 1) - first),
                        .buffers = batch->buffers + (size_t)part * l->field_count,
                        .indices = batch->indices + first,
                        .position = batch->position + first};
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
+static ddp_status check_split(const ddp_loader *l, ddp_err *err)
+{
+    uint64_t wanted = l->split.total > 0 ? ddp_split_before(&l->split, l->split.total, l->share) : 0;
+
+    if (wanted <= l->count && (l->split.total == 0 || l->split.batch <= l->batch_size)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_INTERNAL, "loader: share %" PRIu64 " has %" PRIu64 " samples, and %" PRIu64 " are due",
+                    l->share, l->count, wanted);
+}
+
 static ddp_status make_indices(ddp_loader *l, ddp_err *err)
 {
     size_t bytes;
@@ -440,11 +455,18 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     l->length = l->dataset->length(l->data);
     l->count = l->sampler_ops->count(l->sampler);
     l->batches = l->count / l->batch_size + (l->count % l->batch_size != 0);
+    if (p->split.total > 0) {
+        l->split = p->split;
+        l->share = p->share;
+        l->batches = ddp_split_batches(&l->split);
+    }
     l->worker_count = (uint64_t)p->workers;
     l->hold = (uint64_t)DDP_MAX_OF(p->hold, 1);
     l->slot_count = (l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2)) + l->hold - 1;
     atomic_init(&l->cancel, true);
 
+    status = check_split(l, err);
+    if (status != DDP_OK) goto close_loader;
     status = make_indices(l, err);
     if (status != DDP_OK) goto close_loader;
     status = measure_fields(l, err);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/log.h"
+#include "data/split.h"
 #include "data/transform.h"
 #include <ddpengine/dataset.h>
 #include <ddpengine/sampler.h>
@@ -31,15 +32,17 @@ typedef struct ddp_loader_params {
     const ddp_sampler_ops *sampler_ops;
     ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
     int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
-    int64_t hold;         /* batches that stay valid, the newest among them; 0 is 1 */
-    uint32_t parts;       /* of a batch, see ddp_batch_part; divides batch_size, 0 is 1 */
-    int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
-    int64_t prefetch;     /* slots, at least 2 with workers */
+    ddp_split split;      /* total above 0: batches are those of rank `share` in it, of batch_size at most */
+    uint64_t share;
+    int64_t hold;     /* batches that stay valid, the newest among them; 0 is 1 */
+    uint32_t parts;   /* of a batch, see ddp_batch_part; divides batch_size, 0 is 1 */
+    int64_t workers;  /* 0: batches are made in ddp_loader_next itself */
+    int64_t prefetch; /* slots, at least 2 with workers */
     ddp_loader_allocator allocator;
 } ddp_loader_params;
 
 typedef struct ddp_batch {
-    int64_t count;           /* samples */
+    int64_t count;           /* samples; with a split it may be 0 within an epoch */
     void *const *buffers;    /* by field, of the first part; valid until `hold` more have been taken, or _begin */
     const uint64_t *indices; /* `count` dataset indices; valid until _begin */
     uint64_t position;       /* of the first of them in this rank's samples of the epoch */

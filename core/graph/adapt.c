@@ -182,6 +182,35 @@ static bool is_of_module(const char *pattern, const char *param)
     return ddp_layer_named(pattern, module);
 }
 
+static bool reads_rounded(uint32_t op, uint32_t slot)
+{
+    return (op == DDP_OP_LINEAR || op == DDP_OP_EMBEDDING) && slot == 1;
+}
+
+static void mark_rounded(ddp_graph_core *c)
+{
+    for (uint32_t i = 0; i < c->param_count; i++) c->params[i].rounds = c->params[i].frozen;
+    for (uint32_t i = 0; i < c->node_count; i++)
+        for (uint32_t k = 0; k < c->nodes[i].in_count; k++) {
+            const ddp_graph_value *v = c->nodes[i].in[k] >= 0 ? &c->values[c->nodes[i].in[k]] : NULL;
+
+            if (v != NULL && v->kind == DDP_VALUE_PARAM && !reads_rounded(c->nodes[i].row->op, k))
+                c->params[v->index].rounds = false;
+        }
+}
+
+bool ddp_graph_hold_half(ddp_graph *g)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    bool any = false;
+
+    for (uint32_t i = 0; i < c->param_count; i++) {
+        c->params[i].half = c->params[i].rounds;
+        any = any || c->params[i].half;
+    }
+    return any;
+}
+
 ddp_status ddp_graph_train_adapters(ddp_graph *g, const ddp_list *modules_to_save, ddp_err *err)
 {
     ddp_graph_core *c = ddp_graph_of(g);
@@ -202,5 +231,6 @@ ddp_status ddp_graph_train_adapters(ddp_graph *g, const ddp_list *modules_to_sav
                 "\"%s\" names no layer with parameters of its own; their parameters' names begin with \"%s\", and * is any text",
                 items[k], c->params[0].name);
     }
+    mark_rounded(c);
     return DDP_OK;
 }

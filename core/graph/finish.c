@@ -16,6 +16,21 @@ bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device)
     return any;
 }
 
+const char *ddp_graph_param_of_two_places(const ddp_graph *g, uint32_t *second)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+
+    for (uint32_t i = 0; i < c->node_count; i++)
+        for (uint32_t k = 0; k < c->nodes[i].in_count; k++) {
+            const ddp_graph_value *v = c->nodes[i].in[k] >= 0 ? &c->values[c->nodes[i].in[k]] : NULL;
+
+            if (v == NULL || v->kind != DDP_VALUE_PARAM || c->params[v->index].stage == c->nodes[i].device) continue;
+            *second = c->nodes[i].device;
+            return c->params[v->index].name;
+        }
+    return NULL;
+}
+
 enum { TRAINS = 1, EVALUATES = 2, ANSWERS = 4 };
 
 /* Nodes come after what they read, so one pass from the end marks all that a marked value needs. */
@@ -121,8 +136,9 @@ static ddp_status check_params(ddp_graph_core *c, ddp_err *err)
         for (uint32_t k = 0; c->nodes[i].trains && k < c->nodes[i].in_count; k++) {
             const ddp_graph_value *v = c->nodes[i].in[k] >= 0 ? &c->values[c->nodes[i].in[k]] : NULL;
 
-            if (v != NULL && v->kind == DDP_VALUE_PARAM)
-                c->params[v->index].first_use = DDP_MIN_OF(c->params[v->index].first_use, i);
+            if (v == NULL || v->kind != DDP_VALUE_PARAM || c->params[v->index].first_use <= i) continue;
+            c->params[v->index].first_use = i;
+            c->params[v->index].stage = c->nodes[i].device;
         }
     if (c->param_count == 0)
         return ddp_fail(err, DDP_ERR_CONFIG, "the model has no parameters, there is nothing to train");

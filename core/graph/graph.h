@@ -12,9 +12,11 @@
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
  *   recompute_blocks.c   whole blocks
  *   fold.c         batch norms that go into convolutions, where nothing is trained
+ *   head.c         the output layer of a classifier, and the program of some of its classes
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
  *   lowered.c      checks what a device made of a program
  *   metrics.c      the engine's metrics by name, and their values from an evaluation's sums
+ *   place.c        cuts a graph into stages, where its model does not
  *   plan.c         offsets of the activations over the kernels of a lowered program
  *   stages.c       cuts a program into stages for several devices
  *   state.c        parameters, buffers, and their first values */
@@ -82,8 +84,12 @@ typedef struct ddp_param_info {
     int64_t dims[DDP_MAX_DIMS];
     uint64_t elements;
     uint32_t first_use; /* index of the first node that reads it */
+    uint32_t stage;     /* device of that node */
     bool frozen;        /* not trained: it has no gradient and no optimiser state */
     bool adapter;       /* A or B of an adapter, beside the model's own; see adapt.c */
+    bool rounds; /* frozen beside adapters, and read by linear layers and embeddings alone: with products in bf16 it has
+                  * no more than bf16 to give */
+    bool half;   /* of those: programs have it in bf16 */
 } ddp_param_info;
 
 /* State that is not trained: part of state_dict, saved, and sent from rank 0. */
@@ -136,6 +142,8 @@ bool ddp_layer_named(const char *pattern, const char *layer);
 /* After finish: all but the adapters, and the layers that a pattern names, is not trained. DDP_ERR_CONFIG: a pattern
  * fits none. */
 ddp_status ddp_graph_train_adapters(ddp_graph *g, const ddp_list *modules_to_save, ddp_err *err);
+/* After that, before the programs: they have the parameters in bf16 that can be. False: there is none. */
+bool ddp_graph_hold_half(ddp_graph *g);
 
 /* Before finish: the metrics of these names that the model has not declared, see ddp_measure. DDP_ERR_CONFIG: one is
  * unknown, or the loss has no such. */
@@ -167,6 +175,21 @@ double ddp_loss_labels_counted(const ddp_loss_labels *l, const int64_t *label, i
 /* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);
 bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss needs something that is there */
+/* The first parameter that nodes of two devices read; *second: the later device. NULL: there is none. */
+const char *ddp_graph_param_of_two_places(const ddp_graph *g, uint32_t *second);
+
+/* ---- place.c: the same where the model assigns none; after finish, nodes in the order of the model's calls */
+uint32_t ddp_graph_nodes(const ddp_graph *g);
+const char *ddp_graph_node_name(const ddp_graph *g, uint32_t node);
+/* Before which nodes the graph can be cut in two that both train something, so that one computed value crosses, and no
+ * parameter is of both: ascending, into `cuts`, which has room for all nodes. */
+ddp_status ddp_graph_cuts(const ddp_graph *g, uint32_t *cuts, uint32_t *count, ddp_err *err);
+/* Device k gets the nodes from first[k] on; first[0] is 0. Layout and programs are to be made again. */
+void ddp_graph_place_nodes(ddp_graph *g, const uint32_t *first, uint32_t count);
+/* Node k is on device k, so that nodes of a program, gradients too, say by their device whose they are. */
+void ddp_graph_place_each(ddp_graph *g);
+/* The first node of a layer or of a scope, "h.6" or "layers.3.mlp"; the number of nodes: there is none. */
+uint32_t ddp_graph_layer(const ddp_graph *g, const char *layer, size_t length);
 
 /* ---- layout: one flat arena each for parameters, gradients, optimiser states ------------------------------------- */
 typedef struct ddp_bucket {
@@ -177,6 +200,7 @@ typedef struct ddp_bucket {
 typedef struct ddp_layout {
     uint64_t elements;       /* of an arena of gradients, or of optimiser state */
     uint64_t param_elements; /* of the parameters' arena: those that are not trained come after the others */
+    uint64_t half_first;     /* from here on, last of all, lie those that round: programs may have them in bf16 */
     uint32_t param_count, bucket_count;
     uint32_t trained; /* parameters in buckets: the first of `order` */
     uint64_t *offset; /* by parameter, in elements, multiples of 16 (64 bytes) */
@@ -256,9 +280,10 @@ typedef struct ddp_planned {
     uint64_t peak_bytes; /* of live storage: the lower bound of arena_bytes */
     uint32_t peak_kernel;
     uint32_t *bucket_ready; /* by bucket: the kernel after which all its gradients are final, as run()'s `last` */
+    uint32_t *bucket_used;  /* by bucket: the first kernel that uses a parameter of it or of one before it */
 } ddp_planned;
-/* Lifetimes over kernels, in-place reuse, best-fit offsets. The loss and the metrics live to the end. `l` NULL: no
- * bucket_ready. */
+/* Lifetimes over kernels, in-place reuse, best-fit offsets. The loss and the metrics live to the end. `l` NULL: neither
+ * bucket_ready nor bucket_used. */
 ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,
                            ddp_err *err);
 void ddp_plan_free(ddp_planned *p);
@@ -297,15 +322,23 @@ typedef struct ddp_extra_grad {
     uint32_t param, stage;
     uint64_t offset, elements; /* of the gradient arena */
 } ddp_extra_grad;
+/* A metric of the whole program. */
+typedef struct ddp_stage_metric {
+    uint32_t stage;
+    int32_t value; /* of programs[stage], among its metrics */
+} ddp_stage_metric;
 typedef struct ddp_stages {
     uint32_t count, crossing_count, extra_count;
+    ddp_stage_metric *metrics;            /* by metric of the whole program */
+    uint32_t *param_stage, *buffer_stage; /* by number, below `owners`: the first one that has it */
+    uint32_t owners;
     ddp_program **programs;  /* by stage */
     uint32_t *inputs;        /* by stage: fields of its batch, those that it receives among them */
     ddp_crossing *crossings; /* ordered by from, to, value */
     ddp_extra_grad *extras;
     uint64_t grad_elements; /* of the gradient arena with these gradients after it */
 } ddp_stages;
-/* `whole` is a training program, and outlives the stages; `fields` of the dataset. Every stage has nodes. */
+/* `whole` outlives the stages; `fields` of the dataset. Every stage has nodes. */
 ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint32_t count, uint32_t fields,
                              ddp_stages **out, ddp_err *err);
 void ddp_stages_free(ddp_stages *s);
@@ -313,10 +346,45 @@ void ddp_stages_free(ddp_stages *s);
  * stage sends, and give all that it is sent. */
 ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lowered *l, uint32_t *split, ddp_err *err);
 
+/* ---- the output layer of a classifier, whose classes can be divided among ranks: head.c -------------------------- */
+typedef struct ddp_head {
+    uint32_t node;     /* of the graph, in the order of the model's calls; all that trains is before it */
+    const char *layer; /* its name; the graph's */
+    uint32_t weight;   /* parameter (classes, features) */
+    int32_t bias;      /* parameter (classes); -1: it has none */
+    int64_t classes, features;
+    ddp_loss_labels labels; /* of the loss */
+} ddp_head;
+/* After finish. DDP_ERR_CONFIG: why the model has none that can be. */
+ddp_status ddp_graph_head(const ddp_graph *g, ddp_head *out, ddp_err *err);
+/* Its program for `rows` rows of features and the classes first .. first + count - 1; parameters and gradients lie in
+ * the arenas of the whole model. Fields of its batch: */
+enum { DDP_HEAD_FEATURES, DDP_HEAD_LABEL, DDP_HEAD_TERMS, DDP_HEAD_FIELDS };
+typedef struct ddp_head_slice {
+    int64_t rows, first, count;
+} ddp_head_slice;
+typedef struct ddp_head_program {
+    const ddp_program *program;
+    int32_t parts, dfeatures; /* its results: see DDP_OP_SOFTMAX_PARTS; gradients of the features by these classes */
+} ddp_head_program;
+ddp_status ddp_head_program_create(const ddp_layout *l, const ddp_head *h, const ddp_head_slice *s, uint32_t params,
+                                   ddp_head_program **out, ddp_err *err);
+void ddp_head_program_free(ddp_head_program *p);
+/* Kernels before *split give the parts and read no terms. */
+ddp_status ddp_head_split(const ddp_head_program *p, const ddp_lowered *l, uint32_t *split, ddp_err *err);
+
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 /* Draws every parameter, in order of declaration, into the arena (host memory, `layout->param_elements` floats, padding
  * zero). */
 void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena);
+/* The same numbers, of which only some elements of some parameters are wanted: the arena is zero, and touched nowhere
+ * else. `kept`: of `kept_count` parameters, the elements first .. end - 1; all of the others. */
+typedef struct ddp_kept_elements {
+    uint32_t param;
+    uint64_t first, end;
+} ddp_kept_elements;
+void ddp_initial_params_kept(const ddp_graph *g, const ddp_layout *l, uint64_t seed, const ddp_kept_elements *kept,
+                             uint32_t kept_count, float *arena);
 bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b); /* the same draws in the same order */
 void ddp_initial_buffers(const ddp_graph *g, float *arena);     /* ddp_graph_buffer_elements() floats */
 

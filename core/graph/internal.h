@@ -172,6 +172,7 @@ extern const ddp_op_row ddp_row_batch_norm, ddp_row_batch_norm_grad, ddp_row_lay
 extern const ddp_op_row ddp_row_embedding, ddp_row_embedding_grad, ddp_row_position, ddp_row_position_grad;
 extern const ddp_op_row ddp_row_attention, ddp_row_attention_grad, ddp_row_dropout, ddp_row_dropout_grad;
 extern const ddp_op_row ddp_row_position_at, ddp_row_attention_cached;
+extern const ddp_op_row ddp_row_softmax_parts, ddp_row_softmax_parts_grad;
 extern const ddp_op_row ddp_row_attention_apart, ddp_row_attention_apart_grad, ddp_row_attention_apart_cached;
 
 /* Defines the row of an op that has `least` to `most` inputs; what follows are further members. */

@@ -94,10 +94,14 @@ static bool is_large(const assignment *a, uint32_t position)
     return p->rank > 0 && p->elements * sizeof(float) >= 2 * a->bytes;
 }
 
-/* A bucket closes as soon as it holds at least its limit; padding does not count, as in torch. */
+static uint32_t stage_of(const assignment *a, uint32_t position) { return a->params[a->l->order[position]].stage; }
+
+/* A bucket closes as soon as it holds at least its limit; padding does not count, as in torch. Those of a model that is
+ * divided are of one stage. */
 static void assign_buckets(assignment *a, bool cuts)
 {
     for (uint32_t i = 0; i < a->l->trained; i++) {
+        if (i > 0 && stage_of(a, i) != stage_of(a, i - 1)) close_bucket(a);
         if (cuts && is_large(a, i)) {
             cut(a, i);
             continue;
@@ -122,6 +126,19 @@ static uint64_t place_params(const ddp_param_info *params, ddp_layout *l, const 
     return at;
 }
 
+/* From `at` on; returns where they end. */
+static uint64_t place_frozen(const ddp_param_info *params, ddp_layout *l, bool rounds, uint64_t at)
+{
+    for (uint32_t i = l->trained; i < l->param_count; i++) {
+        uint32_t p = l->order[i];
+
+        if (params[p].rounds != rounds) continue;
+        l->offset[p] = at;
+        at += ddp_round_up(params[p].elements, ALIGNMENT);
+    }
+    return at;
+}
+
 static void assign_offsets(const ddp_param_info *params, uint32_t world, ddp_layout *l)
 {
     uint64_t at = 0;
@@ -140,11 +157,10 @@ static void assign_offsets(const ddp_param_info *params, uint32_t world, ddp_lay
     }
     l->elements = at;
     if (l->trained < l->param_count) at = ddp_round_up(at, DDP_FROZEN_ALIGNMENT);
-    for (uint32_t i = l->trained; i < l->param_count; i++) {
-        l->offset[l->order[i]] = at;
-        at += ddp_round_up(params[l->order[i]].elements, ALIGNMENT);
-    }
-    l->param_elements = at;
+    at = place_frozen(params, l, false, at);
+    l->half_first = ddp_round_up(at, DDP_FROZEN_ALIGNMENT);
+    l->param_elements = place_frozen(params, l, true, l->half_first);
+    if (l->param_elements == l->half_first) l->half_first = l->param_elements = at;
 }
 
 static uint64_t most_buckets(const ddp_param_info *params, uint32_t count, uint64_t bytes)

@@ -208,6 +208,38 @@ static ddp_status find_ready(const planner *pl, const ddp_layout *l, planned_mem
     return DDP_OK;
 }
 
+static void note_use(const planner *pl, int32_t value, uint32_t kernel, uint32_t *used)
+{
+    const ddp_value *v = &pl->p->values[value];
+
+    if (v->kind == DDP_VALUE_PARAM || v->kind == DDP_VALUE_GRAD) used[v->index] = DDP_MIN_OF(used[v->index], kernel);
+}
+
+/* Buckets come back in the reverse order, so none is used before the one behind it. */
+static ddp_status find_used(const planner *pl, const ddp_layout *l, planned_memory *m, ddp_err *err)
+{
+    uint32_t *first = ddp_pool_alloc(&m->pool, l->param_count * sizeof(*first), err); /* by parameter */
+    uint32_t *used = ddp_pool_alloc(&m->pool, l->bucket_count * sizeof(*used), err);
+
+    if (first == NULL || used == NULL) return err->status;
+    for (uint32_t i = 0; i < l->param_count; i++) first[i] = pl->l->kernel_count;
+    for (uint32_t n = 0; n < pl->p->node_count; n++) {
+        const ddp_node *node = ddp_node_at(pl->p, n);
+
+        for (uint32_t i = 0; i < node->in_count; i++)
+            if (node->in[i] >= 0) note_use(pl, node->in[i], pl->t.kernel_of[n], first);
+        for (uint32_t i = 0; i < node->out_count; i++)
+            if (node->out[i] >= 0) note_use(pl, node->out[i], pl->t.kernel_of[n], first);
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        used[b] = b > 0 ? used[b - 1] : pl->l->kernel_count;
+        for (uint32_t i = 0; i < l->buckets[b].param_count; i++)
+            used[b] = DDP_MIN_OF(used[b], first[l->order[l->buckets[b].first_param + i]]);
+    }
+    m->planned.bucket_used = used;
+    return DDP_OK;
+}
+
 static ddp_status make_plan(planner *pl, const ddp_layout *l, planned_memory *m, ddp_err *err)
 {
     DDP_TRY(graph_lifetimes_create(pl->p, pl->l, &pl->t, err));
@@ -218,7 +250,9 @@ static ddp_status make_plan(planner *pl, const ddp_layout *l, planned_memory *m,
     merge_in_place(pl);
     DDP_TRY(write_plan(pl, place_items(pl), m, err));
     find_peak(pl, &m->planned);
-    return l != NULL ? find_ready(pl, l, m, err) : DDP_OK;
+    if (l == NULL) return DDP_OK;
+    DDP_TRY(find_ready(pl, l, m, err));
+    return find_used(pl, l, m, err);
 }
 
 ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,

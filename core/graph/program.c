@@ -31,6 +31,10 @@ static ddp_status concrete_value(const ddp_graph_core *g, const ddp_graph_value 
         if (__builtin_mul_overflow(v.elements, v.dims[i], &v.elements) || v.elements > INT64_MAX / 64)
             return too_large(from->name, batch, err);
     if (v.kind == DDP_VALUE_PARAM) v.offset = l->offset[v.index];
+    if (v.kind == DDP_VALUE_PARAM && g->params[v.index].half) {
+        v.dtype = DDP_BF16;
+        v.offset -= l->half_first;
+    }
     if (v.kind == DDP_VALUE_BUFFER) v.offset = g->buffers[v.index].offset;
     v.name = ddp_pool_strdup(pool, from->name, err);
     if (v.name == NULL) return err->status;

@@ -89,6 +89,27 @@ static ddp_status find_crossings(cutter *c)
     return DDP_OK;
 }
 
+/* Of parameters and buffers. */
+static ddp_status find_owners(cutter *c)
+{
+    ddp_stages *s = &c->m->stages;
+
+    s->owners = c->p->value_count;
+    s->param_stage = ddp_pool_alloc(&c->m->pool, (c->p->value_count + 1) * sizeof(uint32_t), c->err);
+    s->buffer_stage = ddp_pool_alloc(&c->m->pool, (c->p->value_count + 1) * sizeof(uint32_t), c->err);
+    if (s->param_stage == NULL || s->buffer_stage == NULL) return c->err->status;
+    for (uint32_t v = 0; v < c->p->value_count; v++) {
+        const ddp_value *value = &c->p->values[v];
+        uint32_t *owner = value->kind == DDP_VALUE_PARAM    ? s->param_stage
+                          : value->kind == DDP_VALUE_BUFFER ? s->buffer_stage
+                                                            : NULL;
+
+        for (uint32_t stage = s->count; owner != NULL && stage-- > 0;)
+            if (c->touched[at(c, stage, (int32_t)v)]) owner[value->index] = stage;
+    }
+    return DDP_OK;
+}
+
 static ddp_status find_extras(cutter *c)
 {
     ddp_stages *s = &c->m->stages;
@@ -181,12 +202,25 @@ static bool listed(const int32_t *list, uint32_t count, int32_t value)
     return false;
 }
 
-/* What is sent, each value once. */
+/* The metrics that the stage computes, after what it sends. */
+static void add_metrics(cutter *c, uint32_t stage, ddp_program *out, int32_t *values, const char **names)
+{
+    for (uint32_t i = 0; i < c->p->metric_count; i++) {
+        if (c->producer[c->p->metrics[i]] != stage) continue;
+        c->m->stages.metrics[i] = (ddp_stage_metric){stage, c->map[at(c, stage, c->p->metrics[i])]};
+        if (listed(values, out->metric_count, c->m->stages.metrics[i].value)) continue;
+        names[out->metric_count] = c->p->metric_names[i];
+        values[out->metric_count++] = c->m->stages.metrics[i].value;
+    }
+}
+
+/* What is sent, each value once, and what is asked for. */
 static ddp_status add_results(cutter *c, uint32_t stage, ddp_program *out)
 {
     ddp_stages *s = &c->m->stages;
-    int32_t *metrics = ddp_pool_alloc(&c->m->pool, (s->crossing_count + 1) * sizeof(*metrics), c->err);
-    const char **names = ddp_pool_alloc(&c->m->pool, (s->crossing_count + 1) * sizeof(*names), c->err);
+    size_t most = s->crossing_count + c->p->metric_count + 1;
+    int32_t *metrics = ddp_pool_alloc(&c->m->pool, most * sizeof(*metrics), c->err);
+    const char **names = ddp_pool_alloc(&c->m->pool, most * sizeof(*names), c->err);
 
     if (metrics == NULL || names == NULL) return c->err->status;
     for (uint32_t i = 0; i < s->crossing_count; i++) {
@@ -198,6 +232,7 @@ static ddp_status add_results(cutter *c, uint32_t stage, ddp_program *out)
         names[out->metric_count] = "";
         metrics[out->metric_count++] = x->sent;
     }
+    add_metrics(c, stage, out, metrics, names);
     out->metrics = metrics;
     out->metric_names = names;
     out->loss = c->producer[c->p->loss] == stage ? c->map[at(c, stage, c->p->loss)] : -1;
@@ -213,7 +248,7 @@ static ddp_status cut_stage(cutter *c, uint32_t stage)
                          .value_size = sizeof(ddp_value),
                          .node_size = sizeof(ddp_node),
                          .batch = c->p->batch,
-                         .training = 1,
+                         .training = c->p->training,
                          .param_count = c->p->param_count};
     DDP_TRY(add_values(c, stage, out));
     DDP_TRY(add_nodes(c, stage, out));
@@ -233,9 +268,12 @@ static ddp_status cut(cutter *c)
     c->map = ddp_alloc(cells * sizeof(*c->map), c->err);
     s->programs = ddp_pool_alloc(&c->m->pool, s->count * sizeof(ddp_program *), c->err);
     s->inputs = ddp_pool_alloc(&c->m->pool, s->count * sizeof(*s->inputs), c->err);
-    if (c->producer == NULL || c->touched == NULL || c->map == NULL || s->programs == NULL || s->inputs == NULL)
+    s->metrics = ddp_pool_alloc(&c->m->pool, (c->p->metric_count + 1) * sizeof(*s->metrics), c->err);
+    if (c->producer == NULL || c->touched == NULL || c->map == NULL || s->programs == NULL || s->inputs == NULL ||
+        s->metrics == NULL)
         return c->err->status;
     mark(c);
+    DDP_TRY(find_owners(c));
     DDP_TRY(find_crossings(c));
     DDP_TRY(find_extras(c));
     for (uint32_t i = 0; i < s->count; i++) DDP_TRY(cut_stage(c, i));
@@ -249,7 +287,7 @@ ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint
     ddp_status st;
 
     for (uint32_t i = 0; i < whole->node_count; i++)
-        if (whole->nodes[i].device >= count || whole->training == 0)
+        if (whole->nodes[i].device >= count)
             return ddp_fail(err, DDP_ERR_INTERNAL, "\"%s\" is on device %u of %u", whole->nodes[i].name,
                             whole->nodes[i].device, count);
     c.m = ddp_alloc(sizeof(*c.m), err);

@@ -131,9 +131,47 @@ static void skip_draw(ddp_mt19937 *generator, uint32_t kind, uint64_t count)
     if (kind == DDP_INIT_NORMAL) ddp_mt19937_skip_normal(generator, count);
 }
 
+static void fill(ddp_mt19937 *generator, const ddp_init_spec *init, float *at, uint64_t count)
+{
+    if (init->kind == DDP_INIT_UNIFORM)
+        ddp_mt19937_uniform(generator, at, count, init->a, init->b);
+    else if (init->kind == DDP_INIT_NORMAL)
+        ddp_mt19937_normal(generator, at, count, init->a, init->b);
+    else
+        for (uint64_t k = 0; k < count; k++) at[k] = (float)init->a;
+}
+
+/* Elements of parameter `param` that are wanted. */
+static ddp_kept_elements wanted(const ddp_kept_elements *kept, uint32_t kept_count, uint32_t param, uint64_t elements)
+{
+    for (uint32_t i = 0; i < kept_count; i++)
+        if (kept[i].param == param) return kept[i];
+    return (ddp_kept_elements){.param = param, .end = elements};
+}
+
+/* A piece at a time. The last one has a whole block of normals at least, which the end of a draw needs. */
+enum { DRAW_PIECE = 64 * DDP_NORMAL_BLOCK };
+
+static void fill_some(ddp_mt19937 *generator, const ddp_init_spec *init, const ddp_kept_elements *k, float *at,
+                      uint64_t count)
+{
+    float piece[DRAW_PIECE + DDP_NORMAL_BLOCK];
+    uint64_t n;
+
+    for (uint64_t from = 0; from < count; from += n) {
+        uint64_t first = DDP_MAX_OF(from, k->first), end;
+
+        n = count - from < DRAW_PIECE + DDP_NORMAL_BLOCK ? count - from : DRAW_PIECE;
+        end = DDP_MIN_OF(from + n, k->end);
+        fill(generator, init, piece, n);
+        if (first < end) memcpy(at + first, piece + (first - from), (end - first) * sizeof(*at));
+    }
+}
+
 /* The model's own parameters, or those of adapters, which are drawn as after another torch.manual_seed(seed): a model
  * that comes from a file has drawn nothing. */
-static void draw_params(const ddp_graph_core *c, const ddp_layout *l, uint64_t seed, bool adapters, float *arena)
+static void draw_params(const ddp_graph_core *c, const ddp_layout *l, uint64_t seed, bool adapters,
+                        const ddp_kept_elements *kept, uint32_t kept_count, float *arena)
 {
     ddp_mt19937 generator;
 
@@ -142,25 +180,29 @@ static void draw_params(const ddp_graph_core *c, const ddp_layout *l, uint64_t s
         const ddp_init_spec *init = &c->draws[i].init;
         float *at = arena + l->offset[c->draws[i].param];
         uint64_t count = c->params[c->draws[i].param].elements;
+        ddp_kept_elements k = wanted(kept, kept_count, (uint32_t)c->draws[i].param, count);
 
         if (c->params[c->draws[i].param].adapter != adapters) continue;
         if (drawn_again(c, i))
             skip_draw(&generator, init->kind, count);
-        else if (init->kind == DDP_INIT_UNIFORM)
-            ddp_mt19937_uniform(&generator, at, count, init->a, init->b);
-        else if (init->kind == DDP_INIT_NORMAL)
-            ddp_mt19937_normal(&generator, at, count, init->a, init->b);
+        else if (k.first == 0 && k.end == count)
+            fill(&generator, init, at, count);
         else
-            for (uint64_t k = 0; k < count; k++) at[k] = (float)init->a;
+            fill_some(&generator, init, &k, at, count);
     }
+}
+
+void ddp_initial_params_kept(const ddp_graph *g, const ddp_layout *l, uint64_t seed, const ddp_kept_elements *kept,
+                             uint32_t kept_count, float *arena)
+{
+    draw_params(ddp_graph_view(g), l, seed, false, kept, kept_count, arena);
+    draw_params(ddp_graph_view(g), l, seed, true, kept, kept_count, arena);
 }
 
 void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena)
 {
-    const ddp_graph_core *c = ddp_graph_view(g);
     memset(arena, 0, l->param_elements * sizeof(*arena));
-    draw_params(c, l, seed, false, arena);
-    draw_params(c, l, seed, true, arena);
+    ddp_initial_params_kept(g, l, seed, NULL, 0, arena);
 }
 
 bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b)

@@ -20,6 +20,6 @@ typedef struct ddp_args {
     const char *secret_file; /* with one_rank: file with the run's secret where the config names none, or NULL */
     bool supervise;          /* this process starts the rank as a child, and again when it is lost */
     bool restarted;          /* with one_rank: an earlier start of all ranks was lost */
-    bool check, check_all, profile, eval;
+    bool check, check_all, check_net, profile, eval;
     const char *checkpoint; /* of eval; NULL when absent */
 } ddp_args;

@@ -286,6 +286,8 @@ static void withdraw(const invitation *m)
 static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const invitation *m)
 {
     if (args->eval) ddp_launcher_command_add(c, "eval");
+    if (args->check) ddp_launcher_command_add(c, "--check");
+    if (args->check_net) ddp_launcher_command_add(c, "--net");
     if (args->profile) ddp_launcher_command_add(c, "--profile");
     if (args->checkpoint != NULL) {
         ddp_launcher_command_add(c, "--checkpoint");
@@ -381,10 +383,12 @@ static int run(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_conf
  * will report. Only the bytes of the file are read unless they say that it has one. */
 static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_launcher_ops **out, ddp_err *err)
 {
+    char local[DDP_HALF_MAX], remote[DDP_HALF_MAX];
     ddp_gate_facts facts;
     ddp_loaded *loaded;
 
     *out = NULL;
+    if (ddp_config_halves(backend, local, remote)) backend = remote;
     if (ddp_registry_facts(r, DDP_KIND_BACKEND, backend, &facts, err) != DDP_OK) return DDP_OK;
     if ((facts.flags & DDP_PLUGIN_F_LAUNCHER) == 0) return DDP_OK;
     DDP_TRY(ddp_registry_load(r, DDP_KIND_BACKEND, backend, &loaded, err));

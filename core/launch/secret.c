@@ -66,6 +66,15 @@ static ddp_status parse(const char *text, size_t length, ddp_launch *l, ddp_err 
                     LEAST_BYTES * 2, sizeof(l->secret) * 2);
 }
 
+/* One that this process was started with, once it has been read: what a rank starts need not have it. */
+static void keep_from_children(const char *path)
+{
+    int fd = -1, length = 0;
+
+    if (sscanf(path, "/proc/self/fd/%d%n", &fd, &length) == 1 && path[length] == '\0' && fd > STDERR_FILENO)
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
 static ddp_status load(const char *path, ddp_launch *l, ddp_err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -80,6 +89,7 @@ static ddp_status load(const char *path, ddp_launch *l, ddp_err *err)
     while (n < 0 && errno == EINTR);
     status = n < 0 ? ddp_fail_errno(err, "cannot read it") : parse(text, (size_t)n, l, err);
     OPENSSL_cleanse(text, sizeof(text));
+    keep_from_children(path);
 
 close_file:
     (void)close(fd);

@@ -205,3 +205,23 @@ ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int
     freeaddrinfo(list);
     return st == DDP_OK ? st : err->status;
 }
+
+ddp_status ddp_endpoint_begin(const char *interface, const char *endpoint, int *out, ddp_err *err)
+{
+    char from[DDP_ADDRESS_MAX];
+    struct addrinfo *to;
+    ddp_status st;
+    int fd;
+
+    DDP_TRY(resolve(endpoint, &to, err));
+    fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    st = fd < 0 ? ddp_fail_errno(err, "cannot make a socket") : bind_source(fd, interface, to, from, err);
+    if (st == DDP_OK && connect(fd, to->ai_addr, to->ai_addrlen) != 0 && errno != EINPROGRESS)
+        st = ddp_fail_errno(err, "cannot connect to %s", endpoint);
+    freeaddrinfo(to);
+    if (st == DDP_OK)
+        *out = fd;
+    else if (fd >= 0)
+        (void)close(fd);
+    return st;
+}

@@ -13,5 +13,7 @@ ddp_status ddp_endpoint_listen(const char *endpoint, int *fd, char actual[DDP_EN
  * family. */
 ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int64_t deadline_ns, int *fd,
                                 ddp_err *err);
+/* Begins a connection to a numeric address and returns at once: what is written goes out when the other end answers. */
+ddp_status ddp_endpoint_begin(const char *interface, const char *endpoint, int *fd, ddp_err *err);
 /* True when every address of the endpoint's host is of this host alone (127.0.0.0/8, ::1); false when it has none. */
 bool ddp_endpoint_is_loopback(const char *endpoint);

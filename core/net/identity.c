@@ -4,7 +4,9 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define PREFIX "ddpengine-1 "
 
@@ -114,4 +116,25 @@ bool net_identity_search(const void *data, size_t length, ddp_identity *out)
     for (; at != NULL && n >= sizeof(PREFIX); n--) /* what follows it may be printable too */
         if (n < DDP_IDENTITY_MAX && ddp_identity_parse(at, n, out)) return true;
     return false;
+}
+
+void ddp_host_id(char *buf, size_t capacity)
+{
+    const char *given = getenv("DDPENGINE_HOST_ID");
+    char *boot = NULL;
+    size_t length;
+    struct stat net = {0}, pid = {0};
+    ddp_err err;
+
+    if (given != NULL && given[0] != '\0') {
+        ddp_copy_text(buf, capacity, given);
+        return;
+    }
+    if (ddp_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &length, &err) == DDP_OK)
+        boot[strcspn(boot, "\n")] = '\0';
+    (void)stat("/proc/self/ns/net", &net);
+    (void)stat("/proc/self/ns/pid", &pid);
+    (void)snprintf(buf, capacity, "%s/%llu/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)net.st_ino,
+                   (unsigned long long)pid.st_ino);
+    free(boot);
 }

@@ -22,6 +22,10 @@ size_t ddp_identity_text(const ddp_identity *id, char buf[DDP_IDENTITY_MAX]);
 bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out);
 /* Looks for one among other bytes, such as those of a ClientHello. */
 bool net_identity_search(const void *data, size_t length, ddp_identity *out);
+#define DDP_HOST_ID_MAX 128
+/* Ranks share a host when they share a kernel, its network and its processes: "BOOT-ID/NETWORK/PROCESSES", or what
+ * DDPENGINE_HOST_ID says. */
+void ddp_host_id(char *buf, size_t capacity);
 /* Random bytes for a new secret. */
 ddp_status ddp_secret_random(void *secret, size_t length, ddp_err *err);
 /* The key of the control plane's TLS. */

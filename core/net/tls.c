@@ -168,8 +168,8 @@ static ddp_status configure(ddp_tls *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *self, bool listens, ddp_tls **out,
-                        ddp_err *err)
+/* Without a key yet. */
+static ddp_status open_context(const ddp_identity *self, bool listens, ddp_tls **out, ddp_err *err)
 {
     ddp_tls *t = ddp_alloc(sizeof(*t), err);
     ddp_status status;
@@ -180,13 +180,33 @@ ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *s
     t->listens = listens;
     t->ctx = SSL_CTX_new(listens ? TLS_server_method() : TLS_client_method());
     status = t->ctx == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for TLS") : make_method(t, err);
-    if (status == DDP_OK) status = net_secret_key(secret, length, t->key, err);
     if (status == DDP_OK) status = configure(t, err);
     if (status == DDP_OK)
         *out = t;
     else
         ddp_tls_close(t);
     return status;
+}
+
+ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *self, bool listens, ddp_tls **out,
+                        ddp_err *err)
+{
+    ddp_tls *t;
+
+    DDP_TRY(open_context(self, listens, &t, err));
+    if (net_secret_key(secret, length, t->key, err) != DDP_OK) {
+        ddp_tls_close(t);
+        return err->status;
+    }
+    *out = t;
+    return DDP_OK;
+}
+
+ddp_status ddp_tls_open_listener(const ddp_tls *of, ddp_tls **out, ddp_err *err)
+{
+    DDP_TRY(open_context(&of->self, true, out, err));
+    memcpy((*out)->key, of->key, sizeof(of->key));
+    return DDP_OK;
 }
 
 void ddp_tls_close(ddp_tls *t)

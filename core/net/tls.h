@@ -17,6 +17,8 @@ typedef struct ddp_link ddp_link;
  * fingerprint. */
 ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *self, bool listens, ddp_tls **out,
                         ddp_err *err);
+/* The same secret and identity for an end that listens. */
+ddp_status ddp_tls_open_listener(const ddp_tls *of, ddp_tls **out, ddp_err *err);
 void ddp_tls_close(ddp_tls *t); /* after its links */
 
 ddp_status net_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err);

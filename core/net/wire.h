@@ -36,10 +36,23 @@ enum {
     /* exit code i32, rank i32, message: the first failure of the run; to rank 0: it was silent, this rank has left */
     DDP_FRAME_FAILURE,
     /* both ways */
-    DDP_FRAME_BEAT, /* the sender lives; to rank 0: steps, data, compute and wait in us, collectives begun, u64 each */
+    /* the sender lives; to rank 0: steps, data, compute and wait in us, collectives begun, u64 each; from a hub the
+     * same of each leaf follows, after its rank u32 */
+    DDP_FRAME_BEAT,
     DDP_FRAME_STOP, /* signal u32: a rank was asked to end by it */
     /* from rank 0 */
-    DDP_FRAME_LATER /* reason text: it cannot join now and is to try again */
+    DDP_FRAME_LATER, /* reason text: it cannot join now and is to try again */
+    /* to rank 0 */
+    DDP_FRAME_TIMES, /* of each mark: era, step, data, compute, wait, update, checkpoint in ns, u64 each */
+    /* hubs: control/hub/hub.h */
+    DDP_FRAME_HUB,   /* from rank 0: be the hub of so many ranks from one on, u32 each; to rank 0: endpoint text */
+    DDP_FRAME_MOVE,  /* from rank 0: rank of the hub u32, its endpoint text */
+    DDP_FRAME_LEAF,  /* to a hub: start u64, generation u32, rank u32, pid u32; the answer is a HEARD without payload */
+    DDP_FRAME_MOVED, /* both ways, nothing: the last one over this connection */
+    /* to rank 0: of which rank u32, type u32, payload of that frame; from rank 0: type u32, count u32, of each leaf its
+     * rank u32 and the id u64 that the payload begins with there or 0, payload */
+    DDP_FRAME_RELAY,
+    DDP_FRAME_GONE /* in a RELAY to rank 0: status i32, errno i32, message text: that rank is lost */
 };
 
 typedef struct ddp_frame {

@@ -27,10 +27,11 @@ static void look_at_ends(epoch *e)
     const ddp_audit_entry *last = &e->entries[e->count - 1];
 
     e->complete = true;
-    for (size_t i = e->count; i-- > 0 && e->entries[i].step == last->step;)
+    for (size_t i = e->count; i-- > 0 && e->entries[i].step == last->step;) {
         e->complete = e->complete && e->entries[i].position == e->entries[i].share;
+        e->planned += e->entries[i].share;
+    }
     e->world = last->rank + 1; /* entries are by rank, and none is missing */
-    e->planned = last->share * e->world;
 }
 
 static ddp_status next_epoch(const ddp_audit_index *x, size_t first, epoch *e, ddp_err *err)

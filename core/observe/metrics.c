@@ -1,10 +1,11 @@
-/* observe/metrics.c -- metrics.jsonl: complete lines of valid JSON, whatever happens to the disk or to the run
- * before. */
+/* observe/metrics.c -- metrics.jsonl and ranks.jsonl: complete lines of valid JSON, whatever happens to the disk or to
+ * the run before. */
 #include "observe/internal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -19,9 +20,9 @@ const char *observe_json_number(double v, const char *fmt, char buf[32])
 /* A run that was killed may have left half a line: cut it off, so that the file stays one object a line. */
 static ddp_status cut_torn_line(ddp_metrics *m, int64_t size, ddp_err *err)
 {
-    char tail[DDP_METRICS_BUFFER];
-    int64_t from = size > (int64_t)sizeof(tail) ? size - (int64_t)sizeof(tail) : 0, keep;
-    ssize_t n = pread(m->fd, tail, sizeof(tail), from);
+    char *tail = m->buffer;
+    int64_t from = size > (int64_t)m->capacity ? size - (int64_t)m->capacity : 0, keep;
+    ssize_t n = pread(m->fd, tail, m->capacity, from);
 
     if (n < 0) return ddp_fail_errno(err, "cannot read %s", m->path);
     while (n > 0 && tail[n - 1] != '\n') n--;
@@ -32,7 +33,8 @@ static ddp_status cut_torn_line(ddp_metrics *m, int64_t size, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err)
+ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, const char *name, size_t line, bool append,
+                                ddp_log *log, ddp_err *err)
 {
     int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
     struct stat facts;
@@ -40,13 +42,27 @@ ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, bool append, dd
     m->fd = -1;
     m->log = log;
     if (dir[0] == '\0') return DDP_OK;
-    if ((size_t)snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", dir) >= sizeof(m->path))
+    if ((size_t)snprintf(m->path, sizeof(m->path), "%s/%s", dir, name) >= sizeof(m->path))
         return ddp_fail(err, DDP_ERR_CONFIG, "[output] dir %.200s... is too long", dir);
+    m->capacity = DDP_MAX_OF(line, (size_t)DDP_METRICS_BUFFER);
+    m->buffer = ddp_alloc(m->capacity, err);
+    if (m->buffer == NULL) return err->status;
     if (ddp_make_folders(dir, err) != DDP_OK) return ddp_fail_context(err, "[output] dir");
     m->fd = open(m->path, flags, 0666);
     if (m->fd < 0) return ddp_fail_errno(err, "cannot open %s ([output] dir)", m->path);
     if (fstat(m->fd, &facts) != 0) return ddp_fail_errno(err, "cannot stat %s", m->path);
     return S_ISREG(facts.st_mode) && facts.st_size > 0 ? cut_torn_line(m, facts.st_size, err) : DDP_OK;
+}
+
+void observe_metrics_lock(ddp_metrics *m)
+{
+    int number = m->fd >= 0 ? ddp_file_lock(m->fd) : 0;
+
+    if (number != EAGAIN && number != EACCES) return; /* a file system without locks is as good as one with them */
+    ddp_log_line(
+        m->log, DDP_LOG_WARN,
+        "another run, which has not ended, writes %s too, and the lines of both will be mixed: end one of them, or give it an [output] dir of its own",
+        m->path);
 }
 
 /* The file is gone from its folder, and what is written into it would be read by nobody. */
@@ -80,7 +96,7 @@ static int open_again(const ddp_metrics *m, int64_t *size, ddp_err *err)
 static void replace_removed(ddp_metrics *m)
 {
     static const char line[] =
-        "{\"event\": \"warning\", \"time\": %lld.%03ld, \"text\": \"metrics.jsonl was removed during the run: the lines before this one are lost\"}\n";
+        "{\"event\": \"warning\", \"time\": %lld.%03ld, \"text\": \"%s was removed during the run: the lines before this one are lost\"}\n";
     struct timespec now = {0};
     ddp_err err;
     int64_t size;
@@ -100,10 +116,12 @@ static void replace_removed(ddp_metrics *m)
                  "%s was removed during the run: the lines written so far are lost, what follows goes to a new file",
                  m->path);
     (void)close(m->fd);
+    (void)ddp_file_lock(fd);
     m->fd = fd;
     m->size = size;
     m->removed = true;
-    if (dprintf(fd, line, (long long)now.tv_sec, now.tv_nsec / 1000000) > 0 && (size = lseek(fd, 0, SEEK_END)) > 0)
+    if (dprintf(fd, line, (long long)now.tv_sec, now.tv_nsec / 1000000, strrchr(m->path, '/') + 1) > 0 &&
+        (size = lseek(fd, 0, SEEK_END)) > 0)
         m->size = size;
 }
 
@@ -129,7 +147,7 @@ void observe_metrics_flush(ddp_metrics *m)
 
 static void append(ddp_metrics *m, const char *line, size_t length)
 {
-    if (m->used + length > sizeof(m->buffer)) observe_metrics_flush(m);
+    if (m->used + length > m->capacity) observe_metrics_flush(m);
     memcpy(m->buffer + m->used, line, length);
     m->used += length;
     m->pending++;
@@ -159,7 +177,7 @@ void observe_metrics_line(ddp_metrics *m, const char *line)
     size_t length = strlen(line);
 
     if (m->fd < 0) return;
-    if (length <= sizeof(m->buffer)) {
+    if (length <= m->capacity) {
         append(m, line, length);
     } else {
         m->lost++;
@@ -170,12 +188,16 @@ void observe_metrics_line(ddp_metrics *m, const char *line)
 
 void observe_metrics_close(ddp_metrics *m)
 {
-    if (m->fd < 0) return;
-    observe_metrics_flush(m);
-    if (m->lost > 0)
-        ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks %" PRIu64 " lines that could not be written", m->path, m->lost);
-    else if (m->removed)
-        ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks the lines from before it was removed", m->path);
-    (void)close(m->fd);
+    if (m->fd >= 0) {
+        observe_metrics_flush(m);
+        if (m->lost > 0)
+            ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks %" PRIu64 " lines that could not be written", m->path,
+                         m->lost);
+        else if (m->removed)
+            ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks the lines from before it was removed", m->path);
+        (void)close(m->fd);
+    }
     m->fd = -1;
+    free(m->buffer);
+    m->buffer = NULL;
 }

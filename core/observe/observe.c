@@ -3,6 +3,8 @@
  * One producer (the thread that calls step, event, finish), one consumer. A step costs the producer a copy of its
  * record and two atomic operations; it takes the lock only when the ring becomes half full or is full. */
 #include "observe/internal.h"
+#include "observe/histograms/histograms.h"
+#include "observe/ranks/ranks.h"
 #include "observe/tensorboard/tensorboard.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -19,7 +21,8 @@
 struct slot {
     bool is_event;
     ddp_step_record record;
-    char *line, *text; /* of an event: owned, free()d by who takes it out; text may be NULL */
+    ddp_histograms *histograms; /* NULL: it is something else */
+    char *line, *text;          /* of an event: owned, free()d by who takes it out; text may be NULL */
 };
 
 struct ddp_observer {
@@ -42,6 +45,7 @@ struct ddp_observer {
     struct slot ring[RING];
     ddp_prometheus prometheus;
     ddp_metrics metrics;
+    ddp_ranks ranks;
 };
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -78,7 +82,7 @@ static char *event_line(const char *event, const char *members)
  * the run is killed. */
 static void write_tensorboard_first(ddp_observer *o, size_t length)
 {
-    if (o->metrics.used + length > sizeof(o->metrics.buffer)) observe_tensorboard_flush(o->tensorboard);
+    if (o->metrics.used + length > o->metrics.capacity) observe_tensorboard_flush(o->tensorboard);
 }
 
 static void write_line(ddp_observer *o, const char *line)
@@ -110,6 +114,13 @@ static void take(ddp_observer *o, struct slot *s)
 {
     double usual;
 
+    if (s->histograms != NULL) {
+        observe_tensorboard_histograms(o->tensorboard, s->histograms);
+        observe_histograms_clear(s->histograms);
+        atomic_store(&s->histograms->lent, false);
+        s->histograms = NULL;
+        return;
+    }
     if (!s->is_event) {
         observe_tensorboard_step(o->tensorboard, &s->record);
         observe_prometheus_step(&o->prometheus, &s->record);
@@ -126,7 +137,17 @@ static void take(ddp_observer *o, struct slot *s)
     free(s->text);
 }
 
-static void drain(ddp_observer *o)
+/* `last`: none follows. */
+static void take_ranks(ddp_observer *o, bool last)
+{
+    while (observe_ranks_take(&o->ranks, last)) {
+        observe_tensorboard_ranks(o->tensorboard, &o->ranks);
+        observe_prometheus_ranks(&o->prometheus, &o->ranks.slowest);
+        observe_progress_ranks(&o->progress, &o->ranks.slowest);
+    }
+}
+
+static void drain(ddp_observer *o, bool last)
 {
     uint64_t tail = atomic_load_explicit(&o->tail, memory_order_relaxed);
 
@@ -138,8 +159,10 @@ static void drain(ddp_observer *o)
         pthread_cond_signal(&o->space);
         pthread_mutex_unlock(&o->lock);
     }
+    take_ranks(o, last);
     observe_tensorboard_flush(o->tensorboard);
     observe_metrics_flush(&o->metrics);
+    observe_ranks_flush(&o->ranks);
     observe_prometheus_write(&o->prometheus, false);
     observe_progress_refresh(&o->progress);
 }
@@ -158,7 +181,7 @@ static void *observe_main(void *arg)
         o->asked = false;
         stop = o->stop;
         pthread_mutex_unlock(&o->lock);
-        drain(o);
+        drain(o, false);
         observe_statistics_memory(&o->statistics, stop);
     }
     return NULL;
@@ -175,14 +198,14 @@ void ddp_observer_stop(ddp_observer *o)
         pthread_join(o->thread, NULL);
         o->running = false;
     }
-    drain(o);
+    drain(o, true);
 }
 
 /* ---- producer ---------------------------------------------------------------------------------------------------- */
 static void wait_for_space(ddp_observer *o, uint64_t head)
 {
     if (!o->running) {
-        drain(o);
+        drain(o, false);
         return;
     }
     pthread_mutex_lock(&o->lock);
@@ -221,6 +244,20 @@ void ddp_observe_step(ddp_observer *o, const ddp_step_record *r)
     s->is_event = false;
     s->record = *r;
     publish(o);
+}
+
+void ddp_observe_histograms(ddp_observer *o, ddp_histograms *h)
+{
+    struct slot *s = claim(o);
+
+    atomic_store(&h->lent, true);
+    s->is_event = false;
+    s->histograms = h;
+    publish(o);
+    pthread_mutex_lock(&o->lock);
+    o->asked = true;
+    pthread_cond_signal(&o->wake);
+    pthread_mutex_unlock(&o->lock);
 }
 
 void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text)
@@ -265,14 +302,16 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
 
     if (o == NULL) return err->status;
     o->log = p->log;
-    o->metrics.fd = -1;
+    o->metrics.fd = o->ranks.file.fd = -1;
     o->spike.factor = p->loss_spike;
     pthread_mutex_init(&o->lock, NULL);
     ddp_cond_init(&o->wake);
     ddp_cond_init(&o->space);
     own.dir = o->dir = ddp_strdup(p->dir, err);
     st = o->dir == NULL ? err->status : observe_statistics_open(&o->statistics, err);
-    if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
+    if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, "metrics.jsonl", 0, p->append, p->log, err);
+    if (st == DDP_OK) observe_metrics_lock(&o->metrics);
+    if (st == DDP_OK) st = observe_ranks_open(&o->ranks, p, o->dir, err);
     if (st == DDP_OK && p->tensorboard)
         st = observe_tensorboard_open(o->dir, p->first_step, p->log, &o->tensorboard, err);
     if (st == DDP_OK && p->settings != NULL) write_settings(o, p->settings);
@@ -293,13 +332,16 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
 ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err)
 {
     char members[128], loss[32];
+    ddp_slowest slowest;
 
     ddp_observer_stop(o);
     if (o->dir[0] != '\0') DDP_TRY(observe_summary_write(o->dir, s, &o->statistics, err));
     (void)snprintf(members, sizeof(members), "\"steps\": %" PRIu64 ", \"final_loss\": %s, \"exit_code\": %d", s->steps,
                    observe_json_number(s->final_loss, "%.9g", loss), s->exit_code);
     ddp_observe_event(o, "end", members, NULL);
-    drain(o);
+    drain(o, true);
+    slowest = observe_ranks_of_run(&o->ranks);
+    observe_progress_ranks(&o->progress, &slowest);
     observe_progress_end(&o->progress, s, observe_statistics_median_ms(&o->statistics),
                          observe_statistics_samples_per_s(&o->statistics));
     return DDP_OK;
@@ -312,6 +354,7 @@ void ddp_observer_close(ddp_observer *o)
     observe_tensorboard_close(o->tensorboard);
     observe_prometheus_write(&o->prometheus, true);
     observe_metrics_close(&o->metrics);
+    observe_ranks_close(&o->ranks);
     observe_statistics_close(&o->statistics);
     pthread_cond_destroy(&o->space);
     pthread_cond_destroy(&o->wake);

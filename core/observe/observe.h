@@ -1,4 +1,4 @@
-/* observe/observe.h -- what a run leaves (metrics.jsonl, summary.json, what TensorBoard and Prometheus
+/* observe/observe.h -- what a run leaves (metrics.jsonl, ranks.jsonl, summary.json, what TensorBoard and Prometheus
  * read) and what it shows (progress). Rank 0 only.
  *
  * The trainer puts records into a ring; one thread ("ddp-observe") writes them. All calls come from one thread, the
@@ -7,8 +7,10 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "control/params.h"
 
 typedef struct ddp_observer ddp_observer;
+typedef struct ddp_histograms ddp_histograms; /* histograms/histograms.h */
 
 typedef struct ddp_observe_params {
     const char *dir;      /* "": no files */
@@ -22,6 +24,7 @@ typedef struct ddp_observe_params {
     bool tensorboard;       /* an event file in `dir`, which is not empty then */
     const char *settings;   /* the effective INI, for settings.ini and TensorBoard; NULL: none */
     const char *prometheus; /* a file of the run's state; "" or NULL: none */
+    ddp_group *group;       /* whose ranks' times go to ranks.jsonl; NULL: none */
     ddp_log *log;
 } ddp_observe_params;
 
@@ -44,7 +47,11 @@ typedef struct ddp_summary {
     double best_value;
     uint64_t best_step;
     bool stopped_early; /* by [train] early_stopping */
-} ddp_summary;          /* the observer adds median_step_ms, samples_per_s, peak_rss_bytes, peak_pss_bytes */
+    /* What to do next: the newest checkpoint, NULL: none; whether it can be evaluated; what follows `-c FILE` in the
+     * command that goes on with the run, NULL: it takes more than one. */
+    const char *checkpoint, *again;
+    bool evaluates;
+} ddp_summary; /* the observer adds median_step_ms, samples_per_s, peak_rss_bytes, peak_pss_bytes */
 
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err);
 /* Allocates nothing; waits only when 1024 records are unwritten. */
@@ -52,6 +59,8 @@ void ddp_observe_step(ddp_observer *o, const ddp_step_record *r);
 /* One line with "event": EVENT and these fields, the inside of a JSON object: "\"epoch\": 1, \"eval_loss\": 0.3". Also
  * shown as `text` for people when it is not NULL. */
 void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text);
+/* Allocates nothing. h->lent is set until they are written. */
+void ddp_observe_histograms(ddp_observer *o, ddp_histograms *h);
 /* After the last step: measures the memory once more, while the other ranks still hold their part of shared memory, and
  * joins the thread. May be called again; finish does it where nobody has. */
 void ddp_observer_stop(ddp_observer *o);

@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 
 #define LIVE_INTERVAL_NS INT64_C(100000000)
+#define MATTERS          0.05   /* of a slowest rank: less is not worth the room */
 #define LIVE_SPAN_MS     1000.0 /* of steps that a live line's figures are taken over: less would flicker */
 
 void observe_progress_open(ddp_progress *g, const ddp_observe_params *p)
@@ -15,6 +16,7 @@ void observe_progress_open(ddp_progress *g, const ddp_observe_params *p)
     g->live = p->progress == DDP_PROGRESS_AUTO && p->log->terminal;
     g->plain = p->progress != DDP_PROGRESS_OFF && !g->live;
     g->shown_ns = INT64_MIN;
+    g->slowest = -1;
 }
 
 enum detail { SHORT, WITHOUT_RATES, WITHOUT_WAITS, WHOLE }; /* what a line has of what there is */
@@ -25,7 +27,8 @@ static void compose(const ddp_progress *g, enum detail detail, char *buf, size_t
     const ddp_step_record *r = &g->last;
     uint64_t left = g->p.total_steps > r->step ? g->p.total_steps - r->step : 0;
     double n = (double)g->count, rate = g->step_ms > 0.0 ? 1e3 * g->samples / g->step_ms : 0.0;
-    char per_s[32], eta[64] = "", time[32], noise[48] = "", epoch[64] = "", rates[96] = "", waits[64] = "";
+    char per_s[32], eta[64] = "", time[32], noise[48] = "", slow[48] = "", epoch[64] = "", rates[96] = "",
+                    waits[64] = "";
 
     if (left > 0)
         (void)snprintf(eta, sizeof(eta), "  ETA %s",
@@ -38,10 +41,12 @@ static void compose(const ddp_progress *g, enum detail detail, char *buf, size_t
     if (detail > SHORT) (void)snprintf(epoch, sizeof(epoch), "epoch %" PRIu64 "/%" PRIu64 "  ", r->epoch, g->p.epochs);
     if (detail > WITHOUT_WAITS)
         (void)snprintf(waits, sizeof(waits), " (data %.2f, wait %.2f)", g->data_ms / n, g->wait_ms / n);
+    if (detail > WITHOUT_RATES && g->slowest >= 0 && g->excess >= MATTERS)
+        (void)snprintf(slow, sizeof(slow), "  rank %d +%.0f %%", (int)g->slowest, 100.0 * g->excess);
     if (detail > WITHOUT_RATES)
         (void)snprintf(rates, sizeof(rates), "  %s samples/s  %.2f ms/step", per_s, g->step_ms / n);
-    (void)snprintf(buf, capacity, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s", epoch, r->step, g->p.total_steps,
-                   r->loss, noise, rates, waits, eta);
+    (void)snprintf(buf, capacity, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s%s", epoch, r->step,
+                   g->p.total_steps, r->loss, noise, rates, waits, slow, eta);
 }
 
 /* "[=======>      ]  47%  " of so many columns in all. */
@@ -83,35 +88,42 @@ static void reset(ddp_progress *g)
 }
 
 /* ---- the loss over the run --------------------------------------------------------------------------------------- */
-static void curve_step(ddp_loss_curve *c, const ddp_observe_params *p, const ddp_step_record *r)
+/* All cells are full: two become one, and half of them are free. */
+static void curve_fold(ddp_loss_curve *c)
 {
-    uint64_t planned = p->total_steps > p->first_step ? p->total_steps - p->first_step : 1;
-    uint64_t cell = r->step > p->first_step ? (r->step - p->first_step - 1) * DDP_CURVE_CELLS / planned : 0;
+    for (size_t i = 0; i < DDP_CURVE_CELLS; i++) {
+        bool kept = i < DDP_CURVE_CELLS / 2;
+
+        c->sum[i] = kept ? c->sum[2 * i] + c->sum[2 * i + 1] : 0.0;
+        c->count[i] = kept ? c->count[2 * i] + c->count[2 * i + 1] : 0;
+    }
+    c->width *= 2;
+}
+
+static void curve_step(ddp_loss_curve *c, const ddp_step_record *r)
+{
+    uint64_t cell;
 
     if (!isfinite(r->loss)) return;
-    if (c->steps++ == 0) c->first = r->loss;
+    if (c->steps == 0) {
+        c->first = r->loss;
+        c->width = 1;
+    }
+    if (c->steps == c->width * DDP_CURVE_CELLS) curve_fold(c);
+    cell = c->steps++ / c->width;
     c->last = r->loss;
-    cell = DDP_MIN_OF(cell, (uint64_t)DDP_CURVE_CELLS - 1);
     c->sum[cell] += r->loss;
     c->count[cell]++;
 }
 
-/* The locale's characters are UTF-8. */
-static bool is_utf8(void)
-{
-    const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
-
-    for (size_t i = 0; i < DDP_COUNT(names) && (value == NULL || value[0] == '\0'); i++) value = getenv(names[i]);
-    return value != NULL && (strcasestr(value, "utf-8") != NULL || strcasestr(value, "utf8") != NULL);
-}
-
-/* "loss 2.3041 to 0.2310  |#*+-. |": means over equal parts of the run, from the lowest to the highest. */
+/* "loss 2.3041 to 0.2310  |#*+-. |": means over equal parts of the run, from the lowest to the highest; 24 to 48 of
+ * them in a run of so many steps, wherever it ended. */
 static void curve_line(const ddp_progress *g)
 {
     static const char *const blocks[] = {"\u2581", "\u2582", "\u2583", "\u2584",
                                          "\u2585", "\u2586", "\u2587", "\u2588"};
     static const char *const plain[] = {"_", ".", ":", "-", "=", "+", "*", "#"};
-    const char *const *levels = is_utf8() ? blocks : plain;
+    const char *const *levels = ddp_locale_is_utf8() ? blocks : plain;
     const ddp_loss_curve *c = &g->curve;
     double low = INFINITY, high = -INFINITY, mean;
     ddp_text line = {0};
@@ -140,7 +152,7 @@ void observe_progress_step(ddp_progress *g, const ddp_step_record *r)
     char line[256];
 
     g->last = *r;
-    curve_step(&g->curve, &g->p, r);
+    curve_step(&g->curve, r);
     if (++g->steps == 2) reset(g); /* the first step compiles and warms up: it is not typical */
     g->average_ms = g->steps <= 2 ? r->step_ms : 0.98 * g->average_ms + 0.02 * r->step_ms;
     g->count++;
@@ -172,6 +184,22 @@ void observe_progress_refresh(ddp_progress *g)
     if (g->step_ms > LIVE_SPAN_MS) reset(g);
 }
 
+void observe_progress_ranks(ddp_progress *g, const ddp_slowest *s)
+{
+    g->slowest = s->rank;
+    g->slowest_ms = s->busy_ms;
+    g->excess = s->excess;
+    ddp_copy_text(g->slowest_host, sizeof(g->slowest_host), s->rank >= 0 ? s->host : "");
+}
+
+static void slowest_line(const ddp_progress *g)
+{
+    if (g->slowest < 0 || g->excess < MATTERS) return;
+    ddp_log_line(g->p.log, DDP_LOG_INFO,
+                 "slowest rank %d on host %s: %.2f ms/step without waiting, %.0f %% more than the others",
+                 (int)g->slowest, g->slowest_host, g->slowest_ms, 100.0 * g->excess);
+}
+
 void observe_progress_text(ddp_progress *g, const char *text)
 {
     if (g->live || g->plain) ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", text);
@@ -200,5 +228,10 @@ void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_m
                        ddp_format_count((uint64_t)(samples_per_s + 0.5), rate, sizeof(rate)), median_ms);
     ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", line);
     curve_line(g);
-    if (g->p.dir[0] != '\0') ddp_log_line(g->p.log, DDP_LOG_INFO, "summary in %s/summary.json", g->p.dir);
+    slowest_line(g);
+    if (g->p.dir[0] != '\0')
+        ddp_log_line(g->p.log, DDP_LOG_INFO,
+                     "summary in %s/summary.json; `ddpengine report %s` makes a page of curves and times", g->p.dir,
+                     g->p.dir);
+    observe_commands(g, s);
 }

@@ -51,6 +51,11 @@ static void compose(const ddp_prometheus *p, ddp_text *out)
               r->wait_ms * 1e-3);
         gauge(out, "samples_per_second", "Samples of all ranks.", r->samples_per_s);
     }
+    if (p->slowest >= 0) {
+        gauge(out, "slowest_rank", "The rank that the others wait for.", (double)p->slowest);
+        gauge(out, "slowest_rank_excess_ratio",
+              "How much more time its steps take than the median of the others, as a share of that.", p->excess);
+    }
     if (p->evaluation[0] != '\0')
         ddp_text_printf(out, "# HELP ddpengine_eval Values of the newest evaluation.\n# TYPE ddpengine_eval gauge\n%s",
                         p->evaluation);
@@ -79,6 +84,7 @@ ddp_status observe_prometheus_open(ddp_prometheus *p, const char *path, uint64_t
 {
     p->log = log;
     p->planned_steps = planned_steps;
+    p->slowest = -1;
     if (path == NULL || path[0] == '\0') return DDP_OK;
     if (strlen(path) >= sizeof(p->path))
         return ddp_fail(err, DDP_ERR_CONFIG, "[output] prometheus %.200s... is too long", path);
@@ -92,6 +98,13 @@ ddp_status observe_prometheus_open(ddp_prometheus *p, const char *path, uint64_t
 void observe_prometheus_step(ddp_prometheus *p, const ddp_step_record *r)
 {
     p->last = *r;
+    p->stale = true;
+}
+
+void observe_prometheus_ranks(ddp_prometheus *p, const ddp_slowest *s)
+{
+    p->slowest = s->rank;
+    p->excess = s->excess;
     p->stale = true;
 }
 

@@ -9,15 +9,16 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { LATELY = 60 }; /* seconds after a line in which the run is taken to go on */
+enum {
+    LATELY = 60,         /* seconds after a line in which the run is taken to go on */
+    LINE_MOST = 16 << 20 /* bytes; longer ones are passed over */
+};
 
 bool ddp_run_folder_is(const char *dir)
 {
     char path[4096];
-    struct stat facts;
 
-    return (size_t)snprintf(path, sizeof(path), "%s/metrics.jsonl", dir) < sizeof(path) && stat(path, &facts) == 0 &&
-           S_ISREG(facts.st_mode);
+    return (size_t)snprintf(path, sizeof(path), "%s/metrics.jsonl", dir) < sizeof(path) && ddp_file_is_regular(path);
 }
 
 static double number_of(json_t *object, const char *key)
@@ -84,11 +85,13 @@ static void take_lines(ddp_run_folder *r, FILE *file)
     static const char step[] = "{\"event\": \"step\"";
     char *line = NULL, *last = NULL, *swap;
     size_t capacity = 0, last_capacity = 0, swap_capacity;
+    ssize_t length;
 
-    while (getline(&line, &capacity, file) > 0) {
+    while ((length = ddp_read_line(file, LINE_MOST, &line, &capacity)) >= 0) {
+        if (length == 0) continue;
         if (strncmp(line, step, sizeof(step) - 1) != 0) {
             take_line(r, line);
-        } else if (strchr(line, '\n') != NULL) {
+        } else if (!feof(file)) { /* else it may be half a line */
             swap = last;
             swap_capacity = last_capacity;
             last = line;
@@ -109,7 +112,7 @@ static void take_summary(const char *dir, ddp_run_folder *r)
     const char *metric;
 
     (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
-    summary = r->state == DDP_RUN_DONE ? json_load_file(path, 0, NULL) : NULL;
+    summary = r->state == DDP_RUN_DONE && ddp_file_is_regular(path) ? json_load_file(path, 0, NULL) : NULL;
     best = json_object_get(summary, "best");
     metric = json_string_value(json_object_get(best, "metric"));
     if (metric != NULL && isfinite(number_of(best, "value"))) {
@@ -127,18 +130,24 @@ ddp_status ddp_run_folder_read(const char *dir, ddp_run_folder *out, ddp_err *er
     struct stat facts = {0};
     FILE *file;
 
-    *out = (ddp_run_folder){.state = DDP_RUN_CUT, .loss = NAN, .best = NAN};
+    *out = (ddp_run_folder){.state = DDP_RUN_GOES_ON, .loss = NAN, .best = NAN};
     if ((size_t)snprintf(path, sizeof(path), "%s/metrics.jsonl", dir) >= sizeof(path))
         return ddp_fail(err, DDP_ERR_SYSTEM, "the path %.200s... is too long", dir);
     file = fopen(path, "re");
     if (file == NULL) return ddp_fail_errno(err, "cannot read %s", path);
     take_lines(out, file);
+    if (ferror(file)) {
+        (void)ddp_fail_errno(err, "cannot read %s", path);
+        (void)fclose(file);
+        return err->status;
+    }
     if (fstat(fileno(file), &facts) == 0) {
         out->seconds =
             out->started > 0.0
                 ? fmax(0.0, (double)facts.st_mtim.tv_sec + (double)facts.st_mtim.tv_nsec * 1e-9 - out->started)
                 : 0.0;
-        if (out->state == DDP_RUN_GOES_ON && time(NULL) - facts.st_mtim.tv_sec > LATELY) out->state = DDP_RUN_CUT;
+        out->silent_s = fmax(0.0, (double)(time(NULL) - facts.st_mtim.tv_sec));
+        if (out->state == DDP_RUN_GOES_ON && out->silent_s > LATELY) out->state = DDP_RUN_CUT;
     }
     (void)fclose(file);
     take_summary(dir, out);

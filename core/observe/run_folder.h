@@ -21,6 +21,7 @@ typedef struct ddp_run_folder {
     double best;     /* NaN: none */
     uint64_t best_step;
     double started, seconds; /* seconds since 1970; until its last line was written */
+    double silent_s;         /* since then */
 } ddp_run_folder;
 
 /* Whether DIR has the files of a run. */

@@ -67,6 +67,10 @@ size_t plugin_search_files(const char *folder, char ***out);
 /* The message for a name that no folder has: nearest name, another kind that has it, the places tried. */
 ddp_status plugin_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err);
 
+/* ---- packages (packages.c) --------------------------------------------------------------------------------------- */
+/* Appends the packages, "A, B", that have plugins of this kind, or the one of this name, which are not there. */
+void plugin_packages_find(const ddp_search *s, uint32_t kind, const char *name, ddp_text *out);
+
 /* ---- load.c ------------------------------------------------------------------------------------------------------ */
 typedef struct ddp_entry {
     ddp_loaded loaded; /* first: users hold a pointer to it */

@@ -61,6 +61,8 @@ static ddp_status no_check(const ddp_host *host, const void *config, const ddp_c
     return DDP_OK; /* nothing can be said before the rendezvous */
 }
 
+static void no_backend_preflight(const ddp_host *host, const void *config, const ddp_preflight *p) {}
+
 #define CAP(slot, cap) WITH(ddp_backend_ops, slot, DDP_CAP_##cap, no_##slot)
 static const ddp_slot backend_slots[] = {
     MUST(ddp_backend_ops, open),
@@ -89,6 +91,8 @@ static const ddp_slot backend_slots[] = {
     CAP(work_stream_wait, STREAM),
     MAY(ddp_backend_ops, check, no_check),
     MAY(ddp_backend_ops, launcher, NULL), /* data, not a function */
+    MAY(ddp_backend_ops, preflight, no_backend_preflight),
+    MAY(ddp_backend_ops, helper, NULL), /* data too */
 };
 
 /* ---- init -------------------------------------------------------------------------------------------------------- */
@@ -108,6 +112,7 @@ static ddp_status no_get_secret(ddp_init *i, void *secret, size_t *length, ddp_e
     *length = 0;
     return DDP_OK;
 }
+static void no_init_preflight(ddp_init *i, const ddp_preflight *p) {}
 static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, open),
     MUST(ddp_init_ops, close),
@@ -117,6 +122,7 @@ static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, find),
     MAY(ddp_init_ops, put_secret, no_put_secret),
     MAY(ddp_init_ops, get_secret, no_get_secret),
+    MAY(ddp_init_ops, preflight, no_init_preflight),
 };
 
 /* ---- device ------------------------------------------------------------------------------------------------------ */
@@ -142,6 +148,8 @@ static ddp_status no_device_check(const ddp_host *host, const void *config, uint
 {
     return DDP_OK; /* open will tell */
 }
+static void no_device_preflight(ddp_device *d, const ddp_preflight *p) {}
+
 #define QUEUES(slot) WITH(ddp_device_ops, slot, DDP_DEVICE_CAP_QUEUES, no_##slot)
 static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, open),
@@ -174,11 +182,13 @@ static const ddp_slot device_slots[] = {
     QUEUES(scale),
     QUEUES(params_changed),
     MAY(ddp_device_ops, check, no_device_check),
+    MAY(ddp_device_ops, preflight, no_device_preflight),
     {.name = "step",
      .offset = offsetof(ddp_device_ops, step),
      .optional = true,
      .cap = DDP_DEVICE_CAP_QUEUES,
      .cap_name = "DDP_DEVICE_CAP_QUEUES"},
+    MAY(ddp_device_ops, frozen_dtypes, NULL), /* there are none */
 };
 
 /* ---- the kinds whose slots are nearly all mandatory -------------------------------------------------------------- */

@@ -28,6 +28,7 @@ typedef struct ddp_loaded {
     const void *ops; /* full-size, no slot is NULL: holes answer DDP_ERR_UNSUPPORTED; void functions and the optional
                                 ones of init (rank -1, nothing to publish) do nothing */
     uint32_t live;   /* objects opened and not closed, kept by the users of the plugin for the registry's close */
+    struct ddp_loaded *halves[2]; /* of a hierarchy (comm/hierarchy); NULL of what the registry has loaded */
 } ddp_loaded;
 
 typedef struct ddp_registry ddp_registry;
@@ -49,6 +50,11 @@ typedef struct ddp_offer {
 /* Those of this kind on the search path with a priority, at most `most`, the highest first and equal ones by name.
  * Runs none of their code; a file that the gate refuses is left out with a warning. */
 size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_t most);
+/* The names of the plugins of this kind on the search path, at most `most`, by name. Runs none of their code. */
+size_t ddp_registry_names(ddp_registry *r, uint32_t kind, char (*out)[64], size_t most);
+/* Appends the packages of the system, "A, B", that have plugins of this kind which are not there; nothing where that
+ * is not known. */
+void ddp_registry_packages(const ddp_registry *r, uint32_t kind, ddp_text *out);
 /* Every plugin file on the search path, each checked by the gate; `visit` gets the loaded plugin, or NULL and the
  * error. */
 ddp_status ddp_registry_list(ddp_registry *r,

@@ -142,6 +142,42 @@ static size_t offer(ddp_registry *r, uint32_t kind, const char *file, ddp_offer 
     return count;
 }
 
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+/* Appends that of this file, unless another folder had one of its name. */
+static size_t take_name(uint32_t kind, const char *file, char (*out)[64], size_t count)
+{
+    uint32_t is = 0;
+
+    if (!plugin_search_parse(file, &is, out[count], sizeof(out[count])) || is != kind) return count;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(out[i], out[count]) == 0) return count;
+    return count + 1;
+}
+
+size_t ddp_registry_names(ddp_registry *r, uint32_t kind, char (*out)[64], size_t most)
+{
+    size_t count = 0;
+
+    for (size_t f = 0; f < r->search.count; f++) {
+        char **files;
+        size_t n = plugin_search_files(r->search.items[f].path, &files);
+
+        for (size_t i = 0; i < n; i++) {
+            if (count < most) count = take_name(kind, files[i], out, count);
+            free(files[i]);
+        }
+        free(files);
+    }
+    qsort(out, count, sizeof(*out), by_name);
+    return count;
+}
+
+void ddp_registry_packages(const ddp_registry *r, uint32_t kind, ddp_text *out)
+{
+    plugin_packages_find(&r->search, kind, NULL, out);
+}
+
 size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_t most)
 {
     size_t count = 0;

@@ -191,14 +191,19 @@ ddp_status plugin_search_not_found(const ddp_search *s, uint32_t kind, const cha
 {
     char file[PATH_MAX], spelled[NAME_MAX + 1];
     found_names names = {0};
-    ddp_text text = {0};
+    ddp_text text = {0}, package = {0};
     ddp_status status;
 
     ddp_copy_text(spelled, sizeof(spelled), name);
     for (char *c = spelled; *c != '\0'; c++)
         if (*c == '_') *c = '-';
     look_around(s, kind, spelled, &names, &text);
-    add_nearest(&text, kind, spelled, &names);
+    plugin_packages_find(s, kind, spelled, &package);
+    if (package.length > 0)
+        ddp_text_printf(&text, "It is in the package %s: install that. ", package.data);
+    else
+        add_nearest(&text, kind, spelled, &names);
+    ddp_text_free(&package);
     plugin_search_file_name(kind, name, file, sizeof(file));
     ddp_text_printf(&text, "Looked for %s in ", file);
     for (size_t f = 0; f < s->count; f++)

@@ -1,5 +1,7 @@
 /* session/devices.c -- see devices.h. */
 #include "session/devices.h"
+#include "session/stages/head.h"
+#include "session/stages/pipeline.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,6 +105,7 @@ static ddp_status check_several(ddp_session *s, const char *mode, const char *do
 
 static ddp_status use_devices(ddp_session *s, ddp_err *err)
 {
+    DDP_TRY(session_head_check(s, err));
     switch (s->config->train->parallel) {
     case DDP_PARALLEL_DP:
         DDP_TRY(check_several(s, "dp", "trains a replica on", err));
@@ -118,6 +121,7 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
                 s->devices.count, s->devices.name, s->devices.ordinals[0]);
         s->devices.stages = s->devices.count;
         return DDP_OK;
+    case DDP_PARALLEL_PIPELINE: DDP_TRY(session_pipeline_check(s, err)); return check_ddp(s, err);
     default: return check_ddp(s, err);
     }
 }
@@ -150,7 +154,8 @@ ddp_status session_check_places(ddp_session *s, ddp_err *err)
 {
     uint32_t places = ddp_graph_places(s->model.graph);
 
-    if (s->devices.stages == 1) return DDP_OK;
+    if (s->devices.rank_stages > 1) return session_pipeline_places(s, err);
+    if (s->devices.stages == 1) return session_head_place(s, err);
     if (places == 0) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,

@@ -11,6 +11,10 @@ ddp_status session_groups_choose(ddp_session *s, ddp_err *err);
 ddp_status session_lora_choose(ddp_session *s, const ddp_graph *plain, ddp_err *err);
 /* Marks what is not trained in the model with adapters. */
 ddp_status session_lora_freeze(ddp_session *s, ddp_err *err);
+/* DDP_ERR_CONFIG: [lora] has keys and no rank. */
+ddp_status session_lora_check(const ddp_session *s, ddp_err *err);
+/* With the device open, before there are programs: s->model.lora.rounds and half. */
+void session_lora_hold_half(ddp_session *s);
 void session_lora_free(ddp_session *s);
 void session_groups_free(ddp_session *s);
 /* The groups that there are, for --check; nothing where there is one. */

@@ -43,11 +43,46 @@ static ddp_status check_patterns(const ddp_session *s, const ddp_linear_layer *l
     return s->config->lora->target.count > 0 ? DDP_OK : fits_nothing("", layers, count, err);
 }
 
+/* rank = 0 by itself says that there are to be none. */
+ddp_status session_lora_check(const ddp_session *s, ddp_err *err)
+{
+    const ddp_settings *all = &s->config->settings;
+    const ddp_setting *rank = ddp_settings_find(all, "lora", "rank"), *first = NULL;
+
+    for (size_t i = 0; i < all->count && first == NULL; i++)
+        if (strcmp(all->items[i].section, "lora") == 0 && strcmp(all->items[i].where, "default") != 0)
+            first = &all->items[i];
+    if (first == NULL || (rank != NULL && strcmp(rank->where, "default") != 0)) return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[lora] %s is set and rank is not, so that there would be no adapters; set [lora] rank, such as 8, or rank = 0 for a run without them",
+        first->key);
+    return session_at_key(s, "lora", first->key, err);
+}
+
 static double scale_of(const struct ddp_lora_config *c)
 {
     double rank = (double)c->rank, alpha = c->alpha > 0.0 ? c->alpha : 2.0 * rank;
 
     return alpha / (c->rslora ? sqrt(rank) : rank);
+}
+
+/* Values within their ranges with which no adapter learns. */
+static ddp_status check_values(const ddp_session *s, ddp_err *err)
+{
+    const struct ddp_lora_config *c = s->config->lora;
+
+    if (c->dropout >= 1.0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "1 drops all that the adapters read, so that they learn nothing; give less than 1");
+        return at_key(s, "dropout", err);
+    }
+    if (c->plus_ratio <= 0.0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "with 0 the matrices B, which are zero at first, never learn; give 1 for LoRA, 16 for LoRA+");
+        return at_key(s, "plus_ratio", err);
+    }
+    return DDP_OK;
 }
 
 ddp_status session_lora_choose(ddp_session *s, const ddp_graph *plain, ddp_err *err)
@@ -59,6 +94,7 @@ ddp_status session_lora_choose(ddp_session *s, const ddp_graph *plain, ddp_err *
     uint32_t count = 0;
     const char **chosen;
 
+    DDP_TRY(check_values(s, err));
     DDP_TRY(ddp_graph_linear_layers(plain, &own->pool, &layers, &count, err));
     if (check_patterns(s, layers, count, err) != DDP_OK) return at_key(s, "target", err);
     chosen = ddp_pool_alloc(&own->pool, (count + 1) * sizeof(*chosen), err);
@@ -79,6 +115,21 @@ ddp_status session_lora_freeze(ddp_session *s, ddp_err *err)
     if (!s->model.lora.on) return DDP_OK;
     if (ddp_graph_train_adapters(s->model.graph, &s->config->lora->modules_to_save, err) == DDP_OK) return DDP_OK;
     return at_key(s, "modules_to_save", err);
+}
+
+/* A rank that goes on after others are lost gives its parameters to them in f32. */
+void session_lora_hold_half(ddp_session *s)
+{
+    const ddp_device_handle *d = &s->device;
+    ddp_session_lora *own = &s->model.lora;
+
+    /* models that leave the engine are those of the base's file */
+    own->rounds = own->on && s->config->train->precision == DDP_PRECISION_BF16 && s->launch.purpose != DDP_TO_INFER;
+    if (!own->rounds || s->launch.purpose != DDP_TO_TRAIN || s->config->run->restarts > 0 ||
+        ddp_session_devices(s) != 1 || ddp_device_has_memory(d) || d->ops->frozen_dtypes == NULL ||
+        (d->ops->frozen_dtypes(d->device) >> DDP_BF16 & 1u) == 0)
+        return;
+    own->half = ddp_graph_hold_half(s->model.graph);
 }
 
 void session_lora_free(ddp_session *s)

@@ -1,6 +1,6 @@
 /* session/metrics.c -- see metrics.h. */
 #include "session/metrics.h"
-#include "session/report.h"
+#include "session/report/report.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,15 +124,23 @@ static bool some_ignored(const ddp_source *src, const ddp_loss_labels *l)
     return l->ignores && f->min <= l->ignore_index && l->ignore_index <= f->max;
 }
 
+/* Where ranks need not have equally many samples, the mean is over those of all. */
 static void choose_mean(const ddp_session *s, ddp_source *src, const ddp_loss_labels *l)
 {
+    bool labels = l->field >= 0 && (uint32_t)l->field < src->field_count,
+         uneven = src == &s->train && s->batches.uneven;
     int32_t wish = s->config->train->loss_mean;
 
-    if (src->fields == NULL || l->field < 0 || (uint32_t)l->field >= src->field_count) return;
-    src->mean =
-        (ddp_loss_mean){.by_token = wish == DDP_LOSS_MEAN_TOKEN || (wish == DDP_LOSS_MEAN_AUTO && some_ignored(src, l)),
-                        .divisor = (double)l->labels * (double)s->batches.batch_size,
-                        .labels = *l};
+    if (src->fields == NULL) return;
+    src->mean = (ddp_loss_mean){.divisor = (double)s->batches.batch_size};
+    if (labels) {
+        src->mean.by_token =
+            wish == DDP_LOSS_MEAN_TOKEN || (wish == DDP_LOSS_MEAN_AUTO && (uneven || some_ignored(src, l)));
+        src->mean.divisor *= (double)l->labels;
+        src->mean.labels = *l;
+    }
+    src->mean.by_sample = uneven && !src->mean.by_token;
+    if (src->mean.by_sample) src->mean.divisor = (double)s->batches.batch_size;
 }
 
 ddp_status session_loss_mean_choose(ddp_session *s, ddp_err *err)
@@ -143,6 +151,12 @@ ddp_status session_loss_mean_choose(ddp_session *s, ddp_err *err)
     ddp_graph_loss_labels(s->model.graph, &labels);
     choose_mean(s, &s->train, &labels);
     choose_mean(s, &s->eval, &labels);
+    if (s->model.head.on && s->train.mean.by_sample) {
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] loss_mean = batch: with split_head = yes the loss is a mean over the labels of all ranks, whose batches differ in size here; write loss_mean = auto, or a global batch that the ranks share evenly");
+        return session_at_key(s, "train", "loss_mean", err);
+    }
     if (s->config->train->loss_mean != DDP_LOSS_MEAN_TOKEN || labels.field >= 0) return DDP_OK;
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,

@@ -18,6 +18,8 @@ bool session_metric_rises(const char *name);
 /* After the graph: decides for [data] and [eval], from the configuration and the fields alone, so that all ranks decide
  * the same. DDP_ERR_CONFIG: [train] loss_mean = token, and the loss has no such labels. */
 ddp_status session_loss_mean_choose(ddp_session *s, ddp_err *err);
+/* Whether what the ranks' gradients are to be divided by is counted, too: they are sums over `divisor`. */
+static inline bool ddp_loss_is_sum(const ddp_loss_mean *m) { return m->by_token || m->by_sample; }
 /* What the mean is to be divided by for the batch: its samples, or what counts of its labels. */
 double ddp_loss_counted(const ddp_loss_mean *m, const ddp_batch *batch);
 /* What the program's loss, over so many samples, is to be multiplied by for the sum of a batch. */

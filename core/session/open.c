@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include "session/affinity.h"
 #include "session/devices.h"
+#include "session/epoch.h"
 #include "session/place.h"
 #include "session/groups.h"
 #include "session/metrics.h"
@@ -146,63 +147,12 @@ static ddp_status check_class_names(const ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
-static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
-{
-    uint64_t batch = (uint64_t)s->batches.batch_size * s->devices.replicas;
-
-    return samples / batch + (samples % batch != 0);
-}
-
-/* What the sampler gives rank `rank` in an epoch. */
-static ddp_status share_of(const ddp_session *s, int32_t rank, uint64_t *samples, ddp_err *err)
-{
-    ddp_sampler *trial;
-
-    DDP_TRY(session_open_sampler(s, &s->train, rank, &trial, err));
-    *samples = s->train.sampler_ops->count(trial);
-    s->train.sampler_ops->close(trial);
-    return DDP_OK;
-}
-
-/* Every rank must have samples, and as many micro-batches as the others. The first and the last rank stand for the
- * samplers there are, so that each rank, and --check, sees it alone; the agreement of the ranks looks at all. */
-static ddp_status check_shares(const ddp_session *s, ddp_err *err)
-{
-    const int32_t ranks[] = {0, s->shares.count - 1};
-    uint64_t batches[DDP_COUNT(ranks)];
-
-    for (size_t i = 0; i < DDP_COUNT(ranks); i++) {
-        uint64_t samples = s->train.count;
-
-        if (ranks[i] != s->shares.list[0]) DDP_TRY(share_of(s, ranks[i], &samples, err));
-        batches[i] = micro_batches(s, samples);
-        if (samples == 0)
-            return ddp_fail(err, DDP_ERR_CONFIG,
-                            "rank %d gets no samples: the dataset has %" PRIu64
-                            " for %d ranks; lower world_size or use more data",
-                            ranks[i], s->train.length, s->shares.count);
-    }
-    if (batches[0] == batches[1]) return DDP_OK;
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "sampler \"%s\" gives rank 0 %" PRIu64 " batches an epoch and rank %d %" PRIu64 " (%" PRIu64
-                    " samples, batch %" PRId64
-                    "), but ranks train in step; write [sampler] plugin = distributed, which makes the shares equal",
-                    s->train.sampler_plugin->desc.name, batches[0], ranks[1], batches[1], s->train.length,
-                    s->batches.batch_size);
-}
-
 static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_err *err)
 {
-    uint64_t accumulate = (uint64_t)s->batches.accumulate;
-
     s->train.fields = s->launch.fields;
     s->train.field_count = s->launch.field_count;
     if (s->train.plugin != NULL) DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
-    if (s->train.sampler_count > 0) {
-        s->batches_per_epoch = micro_batches(s, s->train.count);
-        DDP_TRY(check_shares(s, err));
-        s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
-    }
+    if (s->train.sampler_count > 0) DDP_TRY(session_count_epoch(s, err));
     if (s->train.sampler_count > 0 && session_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
         return session_at_key(s, "optimizer", "warmup_steps", err);
     if (s->eval.plugin == NULL) return DDP_OK;
@@ -269,7 +219,7 @@ static ddp_status choose_adapters(ddp_session *s, const void *model_config, ddp_
     ddp_graph *plain = NULL;
     ddp_status st;
 
-    if (s->config->lora->rank == 0) return DDP_OK;
+    if (s->config->lora->rank == 0) return session_lora_check(s, err);
     DDP_TRY(describe(s, eval ? &s->eval : &s->train, eval ? "eval" : "data", model_config, &plain, err));
     st = session_lora_choose(s, plain, err);
     ddp_graph_free(plain);
@@ -366,20 +316,6 @@ static ddp_status count_device(ddp_session *s, ddp_status opened)
     return opened;
 }
 
-/* How a global batch is made up matters to training alone. */
-static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
-{
-    const struct ddp_train_config *c = s->config->train;
-
-    if (s->launch.purpose == DDP_TO_TRAIN) {
-        if (ddp_config_batches(s->config, (int64_t)ddp_session_parts(s), &s->batches, err) == DDP_OK) return DDP_OK;
-        return s->devices.replicas == 1 ? err->status
-                                        : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
-    }
-    s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
-    return DDP_OK;
-}
-
 /* For --check, which starts no threads: the devices that others than the first one will open. */
 static ddp_status try_devices(const ddp_session *s, ddp_err *err)
 {
@@ -402,11 +338,12 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
 {
     ddp_plugin_configs pc = {0};
 
+    log->level = config->output->log_level;
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
     session_share_alone(s);
     if (session_plugins_load(s, &pc, err) != DDP_OK) goto close;
     if (session_check_missing(s, err) != DDP_OK) goto close;
-    if (resolve_batches(s, err) != DDP_OK) goto close;
+    if (session_resolve_batches(s, err) != DDP_OK) goto close;
     if (session_noise_check(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
@@ -414,6 +351,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     s->device.config = pc.device;
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (session_plan_pin(s, err) != DDP_OK) goto close;
+    session_lora_hold_half(s);
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     if (session_metrics_choose(s, err) != DDP_OK) goto close;
     if (s->launch.planning && try_devices(s, err) != DDP_OK) goto close;
@@ -461,14 +399,43 @@ ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *
     return session_lay_out(s, err);
 }
 
+/* Other micro-batches than before, all that follows from them, and the programs planned again. */
+static ddp_status renew_batches(ddp_session *s, ddp_err *err)
+{
+    ddp_variants_free(s);
+    s->programs.arena_bytes = 0;
+    DDP_TRY(session_noise_check(s, err));
+    DDP_TRY(session_count_epoch(s, err));
+    DDP_TRY(session_loss_mean_choose(s, err));
+    return ddp_variants_plan(s, err);
+}
+
+ddp_status ddp_session_keep_batch(ddp_session *s, uint64_t global_batch, bool uneven, ddp_err *err)
+{
+    bool other = global_batch != 0 && global_batch != (uint64_t)s->batches.global_batch;
+
+    uneven = uneven && ddp_config_may_be_uneven(s->config);
+    if (!other && (!uneven || s->batches.uneven)) return DDP_OK;
+    if (other)
+        DDP_TRY_AS(DDP_EXIT_CONFIG, err,
+                   ddp_config_keep_batch(s->config, (int64_t)ddp_session_parts(s), (int64_t)global_batch,
+                                         s->batches.batch_size, &s->batches, err));
+    s->batches.uneven = s->batches.uneven || uneven;
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, renew_batches(s, err));
+    return DDP_OK;
+}
+
 ddp_status ddp_session_renew(ddp_session *s, ddp_err *err)
 {
-    bool resized = s->launch.world != s->shares.count;
+    bool resized = s->launch.world != ddp_session_ranks(s);
 
     close_device(s);
+    DDP_TRY(session_resolve_batches(s, err));
+    if (s->train.sampler_count > 0) DDP_TRY(session_count_epoch(s, err));
+    DDP_TRY(session_loss_mean_choose(s, err));
     DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
     if (!resized) return ddp_variants_plan(s, err);
-    s->launch.world = s->shares.count;
+    s->launch.world = ddp_session_ranks(s);
     return session_lay_out(s, err);
 }
 
@@ -482,6 +449,7 @@ void ddp_session_close(ddp_session *s)
     close_source(&s->eval);
     close_source(&s->train);
     ddp_session_close_init(s);
+    session_free_hierarchy(s);
     if (s->registry != NULL) ddp_registry_close(s->registry);
     *s = (ddp_session){0};
 }

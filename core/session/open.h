@@ -13,7 +13,11 @@ void ddp_session_close(ddp_session *s);
 ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
 /* Other buckets than planned: the layout and the variants are planned again. */
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
-/* For another generation of ranks: the device, its memory, buckets and programs as they were after opening. */
+/* Of a run that goes on with other ranks than it had: its global batch, 0: as the config says, and whether each sample
+ * is to come once an epoch where the config leaves that open. Programs are planned again. */
+ddp_status ddp_session_keep_batch(ddp_session *s, uint64_t global_batch, bool uneven, ddp_err *err);
+/* For another generation of ranks: the batches of the config, the device, its memory, buckets and programs as they were
+ * after opening. */
 ddp_status ddp_session_renew(ddp_session *s, ddp_err *err);
 /* The device of devices.ordinals[devices.own], by the thread that will use it; the plugin does not count it as live. */
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);

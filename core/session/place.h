@@ -20,9 +20,14 @@ ddp_status ddp_session_place(ddp_session *s, const ddp_group *g, ddp_err *err);
 ddp_status session_create_layout(ddp_session *s, ddp_err *err);
 /* Buckets and programs once more, for another bucket size or number of ranks. */
 ddp_status session_lay_out(ddp_session *s, ddp_err *err);
+/* With parallel = pipeline: stage k begins at node first[k] from now on. */
+ddp_status ddp_session_stages_set(ddp_session *s, const uint32_t *first, ddp_err *err);
 /* A sampler for each of the rank's shares, in place of what was open before. */
 ddp_status session_open_samplers(ddp_session *s, ddp_source *src, ddp_err *err);
 void session_close_samplers(ddp_source *src);
+/* Whether the sampler gives the samples of epoch `epoch` in one order, of which each rank has every world-th, with
+ * `world` ranks as with those of this run; else DDP_ERR_CONFIG. Of each it looks at one rank. */
+ddp_status session_check_order(const ddp_session *s, int32_t world, uint64_t epoch, ddp_err *err);
 /* Of share `share`; the caller closes it. */
 ddp_status session_open_sampler(const ddp_session *s, const ddp_source *src, int32_t share, ddp_sampler **out,
                                 ddp_err *err);

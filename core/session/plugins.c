@@ -1,6 +1,7 @@
 /* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use.
  * What fails is the configuration's fault unless the error says otherwise. */
 #include "comm/communicator.h"
+#include "comm/hierarchy/hierarchy.h"
 #include "session/plugins.h"
 #include "config/defaults.h"
 #include "base/sys.h"
@@ -48,6 +49,51 @@ static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
     return DDP_OK;
 }
 
+/* Both halves are tried, so that one message names all that is wrong. */
+static ddp_status load_halves(ddp_session *s, const char *const names[2], ddp_err *err)
+{
+    ddp_err second = {0};
+    ddp_status st[2];
+
+    for (size_t i = 0; i < DDP_COUNT(st); i++) {
+        ddp_candidate *b = &s->backends[1 + i];
+        ddp_err *e = i == 0 ? err : &second;
+
+        st[i] = load_plugin(s, DDP_KIND_BACKEND, names[i], "backend", &b->plugin, &b->config, e);
+        if (st[i] == DDP_OK) b->name = b->plugin->desc.name;
+    }
+    if (st[0] == DDP_OK && st[1] != DDP_OK) *err = second;
+    if (st[0] != DDP_OK && st[1] != DDP_OK)
+        (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg), "; %s", second.msg);
+    return st[0] != DDP_OK ? st[0] : st[1];
+}
+
+static ddp_status load_hierarchy(ddp_session *s, const char *const names[2], ddp_err *err)
+{
+    ddp_candidate *b = &s->backends[0];
+    ddp_half halves[2];
+
+    DDP_TRY(load_halves(s, names, err));
+    for (size_t i = 0; i < DDP_COUNT(halves); i++) halves[i] = (ddp_half){b[1 + i].plugin, b[1 + i].config};
+    if (ddp_hierarchy_make(halves[0], halves[1], &b->plugin, &b->config, err) != DDP_OK) {
+        if (err->status == DDP_ERR_UNSUPPORTED) (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
+        return at_choice(s, DDP_KIND_BACKEND, "backend", err);
+    }
+    b->name = b->plugin->desc.name;
+    s->backend_count = 1;
+    return DDP_OK;
+}
+
+static bool has_hierarchy(const ddp_session *s)
+{
+    return s->backend_count > 0 && s->backends[0].plugin->halves[0] != NULL;
+}
+
+void session_free_hierarchy(ddp_session *s)
+{
+    if (has_hierarchy(s)) ddp_hierarchy_free(s->backends[0].plugin);
+}
+
 bool session_takes_device(const ddp_session *s, const ddp_loaded *backend)
 {
     const char *kind = s->devices.plugin->desc.memory;
@@ -67,14 +113,19 @@ static ddp_status load_offered(ddp_session *s, uint32_t reach, ddp_err *err)
     const char *kind = s->launch.world > 1 ? s->devices.plugin->desc.memory : DDP_MEMORY_HOST;
     ddp_offer offers[DDP_MAX_OFFERS];
     size_t count = ddp_registry_offers(s->registry, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
+    ddp_text packages = {0};
 
     for (size_t i = 0; i < count; i++)
         if (offers[i].facts.reach >= reach && ddp_memory_has(offers[i].facts.memory, kind))
             return load_backend(s, offers[i].name, err);
+    ddp_registry_packages(s->registry, DDP_KIND_BACKEND, &packages);
     (void)ddp_fail(err, DDP_ERR_CONFIG,
                    "[group] backend = auto: no plugin here reduces memory of kind \"%s\" between the ranks of %s; "
-                   "`ddpengine plugins` lists those that there are, name one or install another",
-                   kind, reach == DDP_REACH_NETWORK ? "several hosts" : "one host");
+                   "`ddpengine plugins` lists those that there are, name one or install another%s%s%s",
+                   kind, reach == DDP_REACH_NETWORK ? "several hosts" : "one host",
+                   packages.length > 0 ? " (packages: " : "", packages.length > 0 ? packages.data : "",
+                   packages.length > 0 ? ")" : "");
+    ddp_text_free(&packages);
     return ddp_fail_as(err, DDP_EXIT_PLUGIN);
 }
 
@@ -83,9 +134,12 @@ static ddp_status load_offered(ddp_session *s, uint32_t reach, ddp_err *err)
 static ddp_status load_backends(ddp_session *s, ddp_err *err)
 {
     const char *name = s->config->group->backend;
+    char local[DDP_HALF_MAX], remote[DDP_HALF_MAX];
     bool one_host = s->launch.introduced || s->launch.world == 1;
 
-    if (strcmp(name, "auto") != 0) {
+    if (ddp_config_halves(name, local, remote)) {
+        DDP_TRY(load_hierarchy(s, (const char *const[2]){local, remote}, err));
+    } else if (strcmp(name, "auto") != 0) {
         DDP_TRY(load_backend(s, name, err));
     } else {
         DDP_TRY(load_offered(s, DDP_REACH_HOST, err));
@@ -139,6 +193,15 @@ static ddp_status check_backends(ddp_session *s, ddp_err *err)
 void ddp_session_choose_backend(ddp_session *s, bool one_host)
 {
     if (s->backend_count > 1) s->backend = &s->backends[one_host ? 0 : 1];
+}
+
+void ddp_session_simplify_backend(ddp_session *s, int32_t hosts, int32_t world)
+{
+    if (!has_hierarchy(s)) return;
+    s->backend = &s->backends[hosts == 1 ? 1 : hosts == world ? 2 : 0];
+    if (s->backend != &s->backends[0] && s->launch.rank == 0)
+        ddp_log_line(s->log, DDP_LOG_INFO, "backend = %s: %s, so %s alone", s->backends[0].name,
+                     hosts == 1 ? "all ranks are on one host" : "no two ranks share a host", s->backend->name);
 }
 
 const char *ddp_session_backend_name(const ddp_session *s)

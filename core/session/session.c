@@ -48,10 +48,10 @@ ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t
 ddp_status session_noise_check(const ddp_session *s, ddp_err *err)
 {
     if (!s->config->train->noise_scale || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
-    if (s->devices.stages > 1)
+    if (ddp_session_stages(s) > 1)
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
-            "[train] noise_scale looks at the gradient of one micro-batch, and with parallel = model those of several are under way at a time; leave it out");
+            "[train] noise_scale looks at the gradient of one micro-batch, and with parallel = model or pipeline those of several are under way at a time; leave it out");
     else if (ddp_session_parts(s) * (uint64_t)s->batches.accumulate == 1)
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,

@@ -72,6 +72,7 @@ typedef struct ddp_shares {
 /* What a loss over several batches is a mean over: their means, or all labels that count. metrics.c */
 typedef struct ddp_loss_mean {
     bool by_token;
+    bool by_sample; /* as by_token, of a loss without such labels: gradients are weighted by samples / divisor */
     double divisor; /* by_token: that of the loss of every program of the source */
     ddp_loss_labels labels;
 } ddp_loss_mean;
@@ -90,6 +91,7 @@ typedef struct ddp_source {
     const ddp_field *fields;               /* as the model sees them */
     uint32_t field_count;
     uint64_t length, count; /* samples in all, and of a share in an epoch */
+    ddp_split split;        /* to train, where batches.uneven; else its total is 0 */
     ddp_loss_mean mean;
 } ddp_source;
 
@@ -106,7 +108,7 @@ typedef struct ddp_variant {
     int64_t positions; /* to generate: tokens of a run that keeps keys and values; 0: it is whole samples */
     bool training;
     ddp_program *program;
-    ddp_stages *stages; /* the program cut up, where it trains with parallel = model; else NULL */
+    ddp_stages *stages; /* the program cut up, where the model is; else NULL */
     ddp_lowered *lowered;
     ddp_planned *planned;
     ddp_fold *folds; /* to infer: what the parameters have to be changed by before it runs */
@@ -144,9 +146,11 @@ typedef struct ddp_devices {
     const char *text; /* as the config has them, "cpu", "cpu:0, cpu:1"; or: */
     char found[80];   /* what auto, or a name without a number, stands for */
     uint32_t ordinals[DDP_MAX_DEVICES], count;
-    uint32_t replicas; /* of this process, among which a batch is divided: devices with parallel = dp, else 1 */
-    uint32_t stages;   /* of this process, into which the model is cut: devices with parallel = model, else 1 */
-    uint32_t own;      /* which of the devices this session has; 0 but in train/local/device_group.c */
+    uint32_t replicas;    /* of this process, among which a batch is divided: devices with parallel = dp, else 1 */
+    uint32_t stages;      /* of this process, into which the model is cut: devices with parallel = model, else 1 */
+    uint32_t rank_stages; /* ranks that the model is cut over, with parallel = pipeline; else 1. pipeline.c */
+    bool placed;          /* of rank_stages: by [train] place, not by the model. stages/place.c */
+    uint32_t own;         /* which of the devices this session has; 0 but in train/local/device_group.c */
 } ddp_devices;
 
 /* What an update of a parameter is made with. groups.c */
@@ -157,10 +161,18 @@ bool ddp_same_group(const ddp_param_group *a, const ddp_param_group *b);
 
 /* [lora]. lora.c */
 typedef struct ddp_session_lora {
-    bool on; /* adapters are trained, or used */
+    bool on;     /* adapters are trained, or used */
+    bool rounds; /* what lies below them is rounded to bf16, as the products of this run do */
+    bool half;   /* and held so by this device, from layout->half_first on */
     ddp_adapter_spec spec;
     ddp_pool pool; /* of the names in it */
 } ddp_session_lora;
+
+/* [train] split_head: the classes of the output layer are divided among the ranks. stages/head.c */
+typedef struct ddp_session_head {
+    bool on;
+    ddp_head of;
+} ddp_session_head;
 
 /* The model, its parameters and its buckets. open.c */
 typedef struct ddp_session_model {
@@ -176,6 +188,7 @@ typedef struct ddp_session_model {
     ddp_layout *layout;
     uint64_t bucket_size; /* bytes, effective */
     ddp_session_lora lora;
+    ddp_session_head head;
 } ddp_session_model;
 
 /* One for each batch size that will occur. variants.c */
@@ -207,7 +220,9 @@ typedef struct ddp_session {
     ddp_registry *registry;
     ddp_batches batches;
 
-    ddp_candidate backends[2]; /* `auto` across hosts: for one host, then for several; else the one there is */
+    /* `auto` across hosts: for one host, then for several; else the one there is. After a hierarchy its halves, which
+     * are not counted: within a host, between hosts. */
+    ddp_candidate backends[3];
     uint32_t backend_count;
     char backend_text[160];       /* "shm or gloo-tcp" while both may be used */
     const ddp_candidate *backend; /* the chosen one; with two of them NULL until the rendezvous */
@@ -237,6 +252,25 @@ static inline uint64_t ddp_session_parts(const ddp_session *s)
 static inline uint32_t ddp_session_devices(const ddp_session *s)
 {
     return DDP_MAX_OF(s->devices.replicas, s->devices.stages);
+}
+/* Stages that the model is cut into, of this process or of ranks; 1: it is whole. */
+static inline uint32_t ddp_session_stages(const ddp_session *s)
+{
+    return DDP_MAX_OF(s->devices.stages, s->devices.rank_stages);
+}
+/* With parallel = pipeline: ranks come stage by stage, in each the replicas in their order. */
+static inline uint32_t ddp_session_stage_replicas(const ddp_session *s)
+{
+    return (uint32_t)s->launch.world / s->devices.rank_stages;
+}
+static inline uint32_t ddp_session_rank_stage(const ddp_session *s)
+{
+    return (uint32_t)s->launch.rank / ddp_session_stage_replicas(s);
+}
+/* Ranks of the run by its config, whoever is there. */
+static inline int32_t ddp_session_ranks(const ddp_session *s)
+{
+    return s->shares.count * (int32_t)s->devices.rank_stages;
 }
 /* What the layout and the update are divided by. */
 static inline uint64_t ddp_session_shards(const ddp_session *s)

@@ -111,8 +111,12 @@ ddp_status session_variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
     if (way == DDP_RECOMPUTE_YES) DDP_TRY(ddp_program_recompute(v->program, err));
     DDP_TRY(lower_and_plan(s, v, err));
     if (way >= DDP_RECOMPUTE_BLOCKS) DDP_TRY(recompute_blocks(s, v, err));
-    if (s->devices.stages <= 1 || !v->training) return DDP_OK;
-    return ddp_stages_create(v->program, s->model.layout, s->devices.stages, s->train.field_count, &v->stages, err);
+    if (s->model.head.on)
+        return ddp_stages_create(v->program, s->model.layout, 2,
+                                 v->training ? s->train.field_count : s->eval.field_count, &v->stages, err);
+    if (ddp_session_stages(s) <= 1 || (s->devices.rank_stages <= 1 && !v->training)) return DDP_OK;
+    return ddp_stages_create(v->program, s->model.layout, ddp_session_stages(s),
+                             v->training ? s->train.field_count : s->eval.field_count, &v->stages, err);
 }
 
 static ddp_status variant_plan_next(ddp_session *s, int64_t batch, int64_t positions, bool training, ddp_err *err)
@@ -158,11 +162,28 @@ static ddp_status generate_variants(ddp_session *s, ddp_err *err)
     return variant_add(s, 1, false, err);
 }
 
+/* Of any rank, in a step before the last and in that: the largest first. */
+static ddp_status split_variants(ddp_session *s, ddp_err *err)
+{
+    const uint64_t steps[] = {0, ddp_split_steps(&s->train.split) - 1};
+
+    for (size_t i = 0; i < DDP_COUNT(steps); i++) {
+        uint64_t samples = ddp_split_samples(&s->train.split, steps[i]),
+                 micros = ddp_split_micros(&s->train.split, steps[i]),
+                 most = (samples + s->train.split.world - 1) / s->train.split.world,
+                 least = samples / s->train.split.world;
+
+        DDP_TRY(variant_add(s, (int64_t)((most + micros - 1) / micros), true, err));
+        DDP_TRY(variant_add(s, (int64_t)(least / micros), true, err));
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
 {
     if (s->launch.purpose == DDP_TO_GENERATE) return generate_variants(s, err);
     if (ddp_purpose_is_alone(s->launch.purpose)) return DDP_OK; /* whoever it is for plans them as batches come */
-    DDP_TRY(source_variants(s, s->train.count, true, err));
+    DDP_TRY(s->train.split.total > 0 ? split_variants(s, err) : source_variants(s, s->train.count, true, err));
     return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
 }
 

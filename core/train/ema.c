@@ -1,12 +1,14 @@
 /* train/ema.c -- see ema.h. */
 #include "train/ema.h"
 #include "train/local/replicas.h"
+#include "train/state/memory.h"
+#include <math.h>
 
 enum { PIECE = 1 << 20 }; /* elements that change places at a time */
 
 ddp_status train_ema_open(ddp_trainer *t, ddp_err *err)
 {
-    uint64_t elements = t->s->model.layout->param_elements;
+    uint64_t elements = state_saved_elements(t);
 
     if (t->s->config->optimizer->ema == 0.0) return DDP_OK;
     DDP_TRY(ddp_device_alloc(&t->s->device, elements * sizeof(float), &t->mem.ema, err));
@@ -22,7 +24,8 @@ ddp_status train_ema_update(ddp_trainer *t, ddp_err *err)
     const ddp_optim lerp = {.struct_size = sizeof(lerp),
                             .algorithm = DDP_OPTIM_SGD,
                             .step = t->progress.history.averaged + 1,
-                            .lr = 1.0 - t->s->config->optimizer->ema,
+                            /* of a round of local steps it takes in the end alone */
+                            .lr = 1.0 - pow(t->s->config->optimizer->ema, (double)t->progress.round + 1.0),
                             .weight_decay = 1.0,
                             .grad_scale = -1.0};
     const ddp_optim_slice all = {.param = t->mem.ema,
@@ -31,9 +34,9 @@ ddp_status train_ema_update(ddp_trainer *t, ddp_err *err)
                                  .grad_dtype = DDP_F32,
                                  .state_dtype = DDP_F32};
 
-    if (t->mem.ema == NULL) return DDP_OK;
+    if (t->mem.ema == NULL || t->progress.apart > 0) return DDP_OK;
     if (t->progress.history.averaged++ == 0)
-        return ddp_device_copy(&t->s->device, t->mem.ema, t->mem.params, l->param_elements * sizeof(float),
+        return ddp_device_copy(&t->s->device, t->mem.ema, t->mem.params, state_saved_elements(t) * sizeof(float),
                                DDP_COPY_ON_DEVICE, err);
     return ddp_device_update(&t->s->device, &lerp, &all, err);
 }
@@ -47,7 +50,7 @@ bool train_ema_is_evaluated(const ddp_trainer *t)
 ddp_status train_ema_exchange(ddp_trainer *t, ddp_err *err)
 {
     const ddp_device_handle *d = &t->s->device;
-    uint64_t elements = t->s->model.layout->param_elements;
+    uint64_t elements = state_saved_elements(t);
 
     for (uint64_t at = 0; at < elements; at += PIECE) {
         size_t bytes = DDP_MIN_OF(elements - at, (uint64_t)PIECE) * sizeof(float);

@@ -3,7 +3,7 @@
 #include "config/defaults.h"
 #include "net/nodes.h"
 #include "session/plugins.h"
-#include "session/report.h"
+#include "session/report/report.h"
 #include "train/state/survivor.h"
 #include <fcntl.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static ddp_group_params params_of(ddp_trainer *t, uint32_t generation)
 
     return (ddp_group_params){
         .rank = s->launch.home,
-        .world = s->shares.count,
+        .world = ddp_session_ranks(s),
         .quorum = {.min_world = rejoins ? (int32_t)s->config->run->min_world : 0,
                    .enough = t->survivor->expected,
                    .rejoin_ms = rejoins ? s->config->run->rejoin_timeout_ms : 0},
@@ -47,6 +47,7 @@ static ddp_group_params params_of(ddp_trainer *t, uint32_t generation)
         .secret_where = s->config->group->secret_file[0] != '\0' ? s->config->group->secret_file : "--nproc",
         .auth_none = s->config->group->auth == 1,
         .interface = s->config->group->interface,
+        .ranks_per_hub = (int32_t)s->config->group->ranks_per_hub,
         .stop_signal = s->launch.stop == NULL ? NULL : &s->launch.stop->signal,
         .log = s->log,
         .expired_ctx = t};
@@ -190,6 +191,7 @@ ddp_status trainer_join(ddp_trainer *t, uint32_t generation, void (*expired)(voi
     ddp_text lines = {0};
     ddp_status st;
 
+    ddp_text_printf(&lines, "command = a run\tthe command line\n");
     ddp_session_agreement(t->s, &lines);
     p.agreement = lines.data;
     p.expired = expired;

@@ -16,6 +16,16 @@ static bool step_limit(const ddp_trainer *t)
 
 static bool is_multiple(uint64_t step, int64_t every) { return every > 0 && step % (uint64_t)every == 0; }
 
+/* What comes every so many steps, where all ranks have the same parameters: with local steps at the first outer step
+ * from then on. */
+static bool comes_due(const ddp_progress *p, int64_t every)
+{
+    uint64_t before = p->step > p->round ? p->step - p->round - 1 : 0;
+
+    if (every <= 0 || p->apart > 0) return false;
+    return p->step == 0 || p->step / (uint64_t)every > before / (uint64_t)every;
+}
+
 static ddp_status check_replicas(ddp_trainer *t, ddp_err *err)
 {
     if (t->progress.rollback.wanted || t->progress.compared_step == t->progress.step) return DDP_OK;
@@ -39,12 +49,12 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     int64_t every = t->s->config->checkpoint->every, check = t->s->config->train->check_replicas_every;
     ddp_status st = DDP_OK;
 
-    for (uint32_t i = 0; i < t->s->shares.own; i++)
+    for (uint32_t i = 0; i < t->s->shares.own && t->loaders[i] != NULL; i++) /* of stages, the first has one */
         DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loaders[i], t->progress.epoch, t->progress.cursor, err));
     while (!step_limit(t) && t->progress.stopping == 0 && !t->progress.rollback.wanted &&
            (st = trainer_step(t, err)) == DDP_OK) {
-        bool checks = is_multiple(t->progress.step, check),
-             saves = is_multiple(t->progress.step, every) && t->progress.cursor < t->s->batches_per_epoch;
+        bool checks = comes_due(&t->progress, check),
+             saves = comes_due(&t->progress, every) && t->progress.cursor < t->s->batches_per_epoch;
 
         DDP_TRY(ddp_trainer_save_check(t, err));
         if (checks || saves) DDP_TRY(t->way.finish(t, err));
@@ -60,7 +70,7 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     t->progress.evaluates =
         t->s->eval.sampler_count > 0 && is_multiple(t->progress.epoch, t->s->config->train->eval_every);
     if (t->progress.evaluates && train_watch_is_on(t)) return DDP_OK; /* what it brings is part of the checkpoint */
-    return is_multiple(t->progress.step, every) ? save(t, ddp_trainer_save, err) : DDP_OK;
+    return comes_due(&t->progress, every) ? save(t, ddp_trainer_save, err) : DDP_OK;
 }
 
 /* Ranks that wait do so for an evaluation that is due where no memory would tell the next generation of it. */
@@ -86,7 +96,7 @@ static ddp_status take_evaluation(ddp_trainer *t, ddp_err *err)
     if (!train_watch_is_on(t)) return DDP_OK;
     train_watch_take(t, is_due(t), &best);
     t->progress.saved_step = UINT64_MAX; /* one of this step does not have it */
-    if (best || is_multiple(t->progress.step, t->s->config->checkpoint->every)) return save(t, ddp_trainer_save, err);
+    if (best || comes_due(&t->progress, t->s->config->checkpoint->every)) return save(t, ddp_trainer_save, err);
     return DDP_OK;
 }
 

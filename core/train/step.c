@@ -2,7 +2,9 @@
  * How each is done was chosen before step 0 (ways.c). Nothing here allocates, opens or compares strings. */
 #include "train/step.h"
 #include "train/ema.h"
+#include "train/measure/advice/advice.h"
 #include "train/measure/audit.h"
+#include "train/measure/histograms.h"
 #include "train/measure/noise.h"
 #include "train/measure/profile.h"
 #include "train/state/buffer_sync.h"
@@ -22,7 +24,8 @@ static void record_step(ddp_trainer *t, const ddp_step *s)
                          .wait_ms = s->wait_ms,
                          .samples_per_s = s->samples * t->s->shares.count / t->s->shares.own / step_s};
 
-    ddp_trainer_record(t, &r);
+    ddp_trainer_record(t, &r, (double)s->update_ns * 1e-6);
+    measure_advice_step(t, &r, (double)s->update_ns * 1e-6);
 }
 
 ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
@@ -48,6 +51,7 @@ ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
     t->progress.step++;
     t->progress.cursor += micros;
     DDP_TRY(ddp_trainer_audit_step(t, &s, t->progress.step, t->progress.epoch + 1, err));
+    DDP_TRY(measure_histograms_step(t, err));
     record_step(t, &s);
     ddp_profile_step(t->profile, s.began_ns, s.data_ns, micros, s.wait_ms);
     return DDP_OK;

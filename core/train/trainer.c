@@ -1,5 +1,6 @@
 /* train/trainer.c -- see trainer.h. */
 #include "train/trainer.h"
+#include "session/metrics.h"
 #include "train/schedule.h"
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +39,8 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
     else
         t->optim.beta1 = train_schedule_momentum(o, t->progress.step, t->lr_steps, *(const double *)o->betas.items);
     /* the gradients are a mean over the ranks, of which some may have several shares */
-    t->optim.grad_scale = (double)t->s->launch.world / ((double)micros * (double)t->s->shares.count);
+    t->optim.grad_scale =
+        (double)t->s->launch.world / ((double)micros * (double)t->s->shares.count * (double)t->s->devices.rank_stages);
 }
 
 double ddp_trainer_token_scale(const ddp_trainer *t, double counted)
@@ -49,7 +51,7 @@ double ddp_trainer_token_scale(const ddp_trainer *t, double counted)
 void ddp_trainer_reduced(ddp_trainer *t, ddp_step *step)
 {
     ddp_reducer_result(t->reduce.reducer, &step->reduced);
-    if (t->s->train.mean.by_token && step->reduced.finite)
+    if (ddp_loss_is_sum(&t->s->train.mean) && step->reduced.finite)
         t->optim.grad_scale = ddp_trainer_token_scale(t, step->reduced.counted);
 }
 
@@ -104,15 +106,22 @@ int ddp_trainer_asked_to_stop(const ddp_trainer *t)
     return sig != 0 ? sig : ddp_group_stop_requested(t->group);
 }
 
-void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
+void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r, double update_ms)
 {
+    const double work_ms = r->step_ms - r->data_ms - r->wait_ms - t->gradients.watched_ms;
+    const double ms[DDP_TIMES] = {[DDP_TIME_DATA] = r->data_ms,
+                                  [DDP_TIME_COMPUTE] = work_ms - update_ms,
+                                  [DDP_TIME_WAIT] = r->wait_ms,
+                                  [DDP_TIME_UPDATE] = update_ms};
     char warning[512];
 
     if (isnan(t->result.first_step_s) && r->step == t->progress.start_step + 1 && ddp_group_generation(t->group) == 0)
         t->result.first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
     /* a rank with the samples of two takes twice as long, and is no slower for that */
-    ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms / t->s->shares.own,
-                          (r->step_ms - r->data_ms - r->wait_ms) / t->s->shares.own, r->wait_ms);
+    ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms / t->s->shares.own, work_ms / t->s->shares.own,
+                          r->wait_ms);
+    ddp_group_times_step(t->group, r->step, ms);
+    t->gradients.watched_ms = 0.0;
     if (t->s->config->optimizer->schedule == DDP_SCHEDULE_LR_RANGE) train_ramp_take(&t->progress.ramp, r->loss);
     if (t->observer == NULL) return;
     ddp_observe_step(t->observer, r);

@@ -10,6 +10,9 @@
  *               parameter groups; not_finite; buckets, direct: the ways of an update between ranks; bucket_size
  *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; survivor: what
  *               outlives a failure; resume; snapshot, save; replica_check
+ *   head/       an output layer that is divided by classes among the ranks
+ *   ranks/      arenas: of a rank that has a part of the model; link, pipeline, update, place: stages that are ranks
+ *   outer/      local steps: ranks that train by themselves, and their average
  *   local/      batch: a batch on one device; device_group: several devices of this process, on a thread pool;
  *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
  *   ways.c      chooses, before the first step, how a step is made; step.c makes it
@@ -43,13 +46,18 @@ typedef struct ddp_shards ddp_shards;
 typedef struct ddp_device_group ddp_device_group;
 typedef struct ddp_replicas ddp_replicas;
 typedef struct ddp_pipeline ddp_pipeline;
+typedef struct ddp_rank_pipeline ddp_rank_pipeline;
+typedef struct ddp_split_head ddp_split_head;
 typedef struct ddp_clip ddp_clip;
+typedef struct ddp_wire_order ddp_wire_order;
 typedef struct ddp_pipelined ddp_pipelined;
 typedef struct ddp_profile ddp_profile;
 typedef struct ddp_survivor ddp_survivor;
 typedef struct ddp_trainer_audit ddp_trainer_audit;
 typedef struct ddp_saver ddp_saver;
 typedef struct ddp_noise ddp_noise;
+typedef struct ddp_trainer_histograms ddp_trainer_histograms;
+typedef struct ddp_advice ddp_advice;
 
 /* What a step has used of one of this rank's shares of the samples. */
 typedef struct ddp_taken {
@@ -65,6 +73,7 @@ typedef struct ddp_step {
     double loss_sum, samples;  /* of this rank */
     double counted;            /* what loss_sum is to be divided by for the mean: session/metrics.h */
     double wait_ms;            /* for other ranks */
+    int64_t update_ns;         /* of the optimiser, on this thread */
     ddp_taken taken[DDP_MAX_SHARES];
     ddp_reduced reduced;
 } ddp_step;
@@ -94,6 +103,9 @@ typedef struct ddp_way {
     ddp_status (*finish)(ddp_trainer *t, ddp_err *err);
     /* Forward and backward: gradients are in the arena, or on their way. */
     ddp_status (*micro_steps)(ddp_trainer *t, ddp_step *step, ddp_err *err);
+    /* Within it: bucket b has all gradients of this rank; its parameters, which are late, are needed now. */
+    ddp_status (*bucket_ready)(ddp_trainer *t, uint32_t b, ddp_err *err);
+    ddp_status (*late_bucket)(ddp_trainer *t, uint32_t b, ddp_err *err);
     /* Gradients become parameters; sets step->reduced. Where that is not finite and the run goes on, parameters and
      * states of all ranks are as before the step. */
     ddp_status (*update)(ddp_trainer *t, ddp_step *step, ddp_err *err);
@@ -125,15 +137,24 @@ typedef struct ddp_memory {
     uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
     bool of_backend;        /* params, unless they are mapped, and grads are the backend's memory */
     size_t mapped_bytes;    /* of params, which a host's ranks have in common in part; 0: they are not. base_map.c */
+    bool one_copy;          /* all of params, of all ranks */
+    bool partial;           /* params and states are there for this rank's stage alone; ranks/arenas.c */
     float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
     float *ema;             /* the average of the parameters, laid out as they are; NULL: there is none. ema.c */
     float *exchange;        /* a piece of these on the way */
-    float *kept_buffers;    /* those before the step; NULL: there are none, or no step is ever undone */
-    int64_t *counts;        /* by buffer: what one of i64 holds */
-    void *activations;      /* s->programs.arena_bytes */
+    struct {
+        float *params;   /* those that all ranks had when the round began; NULL: there are no local steps */
+        float *momentum; /* of the moves of all ranks; NULL: there is none */
+        float **states;  /* rank 0, for a checkpoint: of ranks 1, 2, .. state1 and state2; else NULL */
+        uint32_t count;  /* of these */
+        float *piece;    /* of such a state on its way through another rank */
+    } outer;             /* laid out as the gradients are; outer/, state/local_states.h */
+    float *kept_buffers; /* those before the step; NULL: there are none, or no step is ever undone */
+    int64_t *counts;     /* by buffer: what one of i64 holds */
+    void *activations;   /* s->programs.arena_bytes */
     ddp_bind bind;
     struct {
-        float *params, *buffers, *state1, *state2, *ema;
+        float *params, *buffers, *state1, *state2, *ema, *outer_momentum;
     } host;                         /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
     float *whole[2], *bounce;       /* optim_state.c, bucket_size.c: host memory */
     float *probe;                   /* bucket_size.c: device memory that a backend reduces */
@@ -158,14 +179,19 @@ typedef struct ddp_reduction {
     ddp_shards *shards;      /* each rank updates a shard of the parameters; NULL: all of them */
     ddp_clip *clip;          /* NULL: gradients are not clipped */
     ddp_spans *spans;        /* at least one */
-    uint32_t early_buckets;  /* sent while the last backward pass still runs */
+    ddp_advice *advice;      /* what its speed says; NULL: nothing is to be said */
+    uint32_t early_buckets;  /* ready while the last backward pass still runs */
+    ddp_wire_order *order;   /* NULL: buckets go out in the order in which they are ready */
+    uint32_t late_end;       /* buckets whose parameters are still to come when a step begins */
 } ddp_reduction;
 
-/* What a way has in local/. NULL: it is not the way of this run. */
+/* What a way has in local/ or ranks/. NULL: it is not the way of this run. */
 typedef struct ddp_local {
-    ddp_device_group *group; /* the other devices */
-    ddp_replicas *replicas;  /* parallel = dp */
-    ddp_pipeline *pipeline;  /* parallel = model */
+    ddp_device_group *group;  /* the other devices */
+    ddp_replicas *replicas;   /* parallel = dp */
+    ddp_pipeline *pipeline;   /* parallel = model */
+    ddp_rank_pipeline *ranks; /* parallel = pipeline */
+    ddp_split_head *head;     /* split_head = yes */
     ddp_pipelined *pipelined;
 } ddp_local;
 
@@ -177,6 +203,8 @@ typedef struct ddp_progress {
     uint64_t saved_step;          /* of the newest checkpoint, UINT64_MAX: none */
     uint64_t compared_step;       /* after which the replicas were last found equal, UINT64_MAX: none */
     uint64_t left_out;            /* updates in a row, up to the newest, for a value that is not finite */
+    uint64_t apart;               /* steps that each rank has made by itself since all had the same parameters */
+    uint64_t round;               /* of the newest step after which they had: those before it, each by itself */
     bool saving;                  /* rank 0 has a checkpoint folder */
     bool restored;                /* this rank has the run's state */
     bool evaluates;               /* an epoch has ended, and its evaluation has not */
@@ -210,8 +238,12 @@ struct ddp_trainer {
     ddp_observer *observer;                                             /* rank 0 only */
     ddp_profile *profile;                                               /* rank 0 with --profile; else NULL */
     ddp_trace *trace;                                                   /* [output] trace_steps; else NULL */
-    ddp_noise *noise;                                                   /* [train] noise_scale; else NULL */
-    ddp_trainer_audit *audit;                                           /* [output] audit; else NULL */
+    struct {
+        ddp_noise *noise;                   /* [train] noise_scale; else NULL */
+        ddp_trainer_histograms *histograms; /* [output] histograms; else NULL */
+        double watched_ms;    /* of this step, by them: rank 0 alone makes them, and is no slower rank for that */
+    } gradients;              /* what is measured of them */
+    ddp_trainer_audit *audit; /* [output] audit; else NULL */
     ddp_way way;
     ddp_memory mem;
     ddp_reduction reduce;
@@ -260,4 +292,4 @@ ddp_status ddp_trainer_largest(ddp_trainer *t, const char *name, uint64_t *value
 /* Collective: rank 0's bytes on every rank. */
 ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err);
 /* In the order of the steps: the metrics of one that has ended. */
-void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r);
+void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r, double update_ms);

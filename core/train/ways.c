@@ -2,23 +2,32 @@
  * and when it ends.
  *
  *   all_reduce  each bucket is reduced, each rank updates all of it               reduce/buckets.c
+ *   forward     the same, in the order in which the next forward pass needs them  reduce/wire_order.c
+ *   local_steps each rank updates by its own gradients; now and then the average  outer/outer.c
  *   zero        each bucket is reduced and scattered, each rank updates its shard reduce/buckets.c, shards.c
  *   direct      shards in memory that all ranks of a host see, or of a single rank reduce/direct.c, shards.c
  *   replicas    the same between the devices of parallel = dp                     local/replicas.c, device_group.c
  *   pipeline    the same between those of parallel = model, which run stages      local/pipeline.c, device_group.c
+ *   ranks       parallel = pipeline: each rank runs a stage and updates it        ranks/pipeline.c, update.c
+ *   head        split_head = yes: the classes of the output layer are divided     head/step.c, update.c
  *   pipelined   a single rank: a step begins before the one before it has ended   local/pipelined_step.c */
 #include "train/ways.h"
+#include "session/metrics.h"
+#include "train/head/head.h"
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
 #include "train/local/pipeline.h"
 #include "train/local/pipelined_step.h"
 #include "train/local/replicas.h"
+#include "train/outer/outer.h"
+#include "train/ranks/pipeline.h"
 #include "train/reduce/buckets.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/direct.h"
 #include "train/reduce/hook_state.h"
 #include "train/reduce/not_finite.h"
 #include "train/reduce/shards.h"
+#include "train/reduce/wire_order.h"
 #include "train/state/replica_check.h"
 #include "train/state/survivor.h"
 #include "train/step.h"
@@ -26,6 +35,7 @@
 static const ddp_way all_reduce = {.step = train_step_run,
                                    .finish = ddp_buckets_nothing,
                                    .micro_steps = ddp_batch_micro_steps,
+                                   .bucket_ready = ddp_bucket_send,
                                    .update = ddp_buckets_update,
                                    .reduced = ddp_bucket_reduced,
                                    .update_bucket = ddp_bucket_update,
@@ -46,6 +56,14 @@ static ddp_way zero(void)
     return w;
 }
 
+static ddp_way local_steps(void)
+{
+    ddp_way w = all_reduce;
+
+    w.update = ddp_outer_update;
+    return w;
+}
+
 static ddp_way direct(void)
 {
     ddp_way w = all_reduce;
@@ -55,6 +73,17 @@ static ddp_way direct(void)
     w.mean = ddp_shards_mean;
     w.update_shards = ddp_shards_update;
     w.not_finite = ddp_not_finite_here;
+    return w;
+}
+
+static ddp_way forward(void)
+{
+    ddp_way w = all_reduce;
+
+    w.finish = ddp_wire_order_finish;
+    w.bucket_ready = ddp_wire_order_ready;
+    w.late_bucket = ddp_wire_order_late;
+    w.update = ddp_wire_order_update;
     return w;
 }
 
@@ -87,6 +116,29 @@ static ddp_way pipeline(void)
     return w;
 }
 
+static ddp_way ranks(void)
+{
+    ddp_way w = all_reduce;
+
+    w.micro_steps = ranks_micro_steps;
+    w.update = ranks_update;
+    w.check_replicas = ranks_check_replicas;
+    return w;
+}
+
+static ddp_way head(void)
+{
+    ddp_way w = all_reduce;
+
+    w.micro_steps = head_micro_steps;
+    w.update = head_update;
+    w.update_bucket = head_bucket_update;
+    w.measure_bucket = head_bucket_measure;
+    w.squares = ddp_clip_gather;
+    w.check_replicas = ranks_check_replicas;
+    return w;
+}
+
 /* Whether buckets are sent while the backward pass still runs. Between hosts it pays; within one idle processors
  * decide: communication takes one from the compute threads. */
 static bool choose_overlap(const ddp_trainer *t)
@@ -94,8 +146,10 @@ static bool choose_overlap(const ddp_trainer *t)
     int32_t wish = t->s->config->ddp->overlap;
     unsigned local = (unsigned)ddp_group_local_size(t->group);
 
-    if (ddp_shards_direct(t)) return false; /* there is nothing to send */
-    if (t->noise != NULL) return false;     /* a rank's own gradient is looked at before */
+    if (t->local.ranks != NULL || t->mem.outer.params != NULL || t->local.head != NULL) return false;
+    if (ddp_shards_direct(t)) return false;       /* there is nothing to send */
+    if (t->gradients.noise != NULL) return false; /* a rank's own gradient is looked at before */
+    if (t->s->train.mean.by_sample) return false; /* it is weighed after the backward pass */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
     if (ddp_device_has_memory(&t->s->device))
         return ddp_group_world(t->group) > 1;                     /* the device computes, no processor */
@@ -108,6 +162,9 @@ static ddp_way basic(const ddp_trainer *t)
 {
     if (t->local.replicas != NULL) return replicas();
     if (t->local.pipeline != NULL) return pipeline();
+    if (t->local.ranks != NULL) return ranks();
+    if (t->mem.outer.params != NULL) return local_steps();
+    if (t->local.head != NULL) return head();
     if (ddp_shards_direct(t)) return direct();
     return t->reduce.shards != NULL ? zero() : all_reduce;
 }
@@ -133,17 +190,41 @@ static ddp_status check_hook(const ddp_trainer *t, ddp_err *err)
     return ddp_fail_as(err, DDP_EXIT_CONFIG);
 }
 
+/* Whether all ranks can have it: they send in one order, and a rank's device and threads may differ from others'. */
+static ddp_status choose_order(ddp_trainer *t, bool overlap, bool *forward, ddp_err *err)
+{
+    uint64_t cannot = !ddp_wire_order_possible(t, overlap);
+    int32_t wish = t->s->config->ddp->wire_order;
+
+    *forward = false;
+    if (wish == DDP_WIRE_ORDER_FIFO || t->group == NULL || t->s->config->train->parallel != DDP_PARALLEL_DDP)
+        return DDP_OK;
+    DDP_TRY(ddp_trainer_largest(t, "wire order", &cannot, err));
+    *forward = cannot == 0;
+    if (cannot != 0 && wish == DDP_WIRE_ORDER_FORWARD && ddp_group_rank(t->group) == 0)
+        ddp_log_line(
+            t->s->log, DDP_LOG_INFO,
+            "[ddp] wire_order = forward has no effect here: it is for ranks on CPUs that share no memory and reduce during the backward pass");
+    return DDP_OK;
+}
+
 ddp_status train_way_choose(ddp_trainer *t, ddp_err *err)
 {
-    bool overlap = choose_overlap(t);
+    bool overlap = choose_overlap(t), in_order = false;
 
     DDP_TRY(check_hook(t, err));
     t->way = basic(t);
+    DDP_TRY(choose_order(t, overlap, &in_order, err));
+    if (in_order) {
+        DDP_TRY(ddp_wire_order_open(t, err));
+        t->way = forward();
+    }
     t->reduce.early_buckets = overlap ? t->s->model.layout->bucket_count - 1 : 0;
+    if (t->reduce.order != NULL) return DDP_OK;
     if (t->reduce.clip != NULL) {
         t->way.reduced = ddp_bucket_reduced_clip;
         t->way.clip = ddp_direct_clip;
-    } else if (t->s->train.mean.by_token) { /* the last bucket brings what the gradients are divided by */
+    } else if (ddp_loss_is_sum(&t->s->train.mean)) { /* the last bucket brings what the gradients are divided by */
         t->way.reduced = ddp_bucket_reduced_last;
     }
     ddp_survivor_watch(t);

@@ -35,25 +35,30 @@ static bool name_file(char out[EXPORT_PATH], const char *folder, const char *nam
     return folder[0] != '\0' && (size_t)snprintf(out, EXPORT_PATH, "%s/%s", folder, name) < EXPORT_PATH;
 }
 
-json_t *export_base_config(const char *base)
+ddp_status export_base_config(const char *base, json_t **out, ddp_err *err)
 {
     char path[EXPORT_PATH], *data = NULL;
-    ddp_err ignored = {0};
     size_t length = 0;
-    json_t *object;
+    json_error_t why;
 
-    if (!name_file(path, base, "config.json") || access(path, R_OK) != 0) return NULL;
-    if (ddp_file_read(path, CONFIG_MOST, &data, &length, &ignored) != DDP_OK) return NULL;
-    object = json_loadb(data, length, 0, NULL);
+    *out = NULL;
+    if (!name_file(path, base, "config.json") || access(path, F_OK) != 0) return DDP_OK;
+    DDP_TRY(ddp_file_read(path, CONFIG_MOST, &data, &length, err));
+    *out = json_loadb(data, length, 0, &why);
     free(data);
-    if (json_is_object(object)) return object;
-    json_decref(object);
-    return NULL;
+    if (json_is_object(*out)) return DDP_OK;
+    (void)ddp_fail(err, DDP_ERR_DATA,
+                   "%s, beside the weights that the model began with ([checkpoint] init_from), is no JSON object%s%s; "
+                   "repair it, or take it away to go on without",
+                   path, *out != NULL ? "" : ": ", *out != NULL ? "" : why.text);
+    json_decref(*out);
+    *out = NULL;
+    return err->status;
 }
 
-bool export_base_is_causal(const char *base)
+bool export_base_is_causal(const json_t *config)
 {
-    json_t *config = export_base_config(base), *item;
+    const json_t *item;
     bool causal = false;
     size_t i;
 
@@ -63,7 +68,6 @@ bool export_base_is_causal(const char *base)
 
         causal |= name != NULL && (strstr(name, "ForCausalLM") != NULL || strstr(name, "LMHeadModel") != NULL);
     }
-    json_decref(config);
     return causal;
 }
 

@@ -8,8 +8,9 @@ int infer_export(const ddp_export_request *q, ddp_config *config, ddp_log *log, 
     infer_model model = {0};
     ddp_pool pool = {0};
     ddp_err err = {.rank = -1};
-    ddp_status st = infer_session_open(&session, log, config, q->weights, "export", &pool, &err);
+    ddp_status st = q->check != NULL ? q->check(q, &err) : DDP_OK;
 
+    if (st == DDP_OK) st = infer_session_open(&session, log, config, q->weights, "export", &pool, &err);
     if (st == DDP_OK) {
         model.t.s = &session;
         st = infer_model_read(&model, &err);

@@ -4,6 +4,8 @@
 #include "infer/model.h"
 
 typedef struct ddp_export_request {
+    /* what can be said of the request before the model is read; NULL: nothing */
+    ddp_status (*check)(const struct ddp_export_request *q, ddp_err *err);
     const char *weights;  /* a checkpoint, a folder of such or a safetensors file; NULL: as the config says */
     const char *path;     /* what is written: a folder, or a file for ONNX and GGUF */
     uint32_t dtype;       /* of a merged model: DDP_F32, DDP_BF16 */
@@ -32,3 +34,5 @@ ddp_status infer_export_torch(infer_model *m, const ddp_export_request *q, ddp_e
 ddp_status infer_export_onnx(infer_model *m, const ddp_export_request *q, ddp_err *err);
 /* For llama.cpp: GPT-2, LLaMA, Qwen2 and Qwen3 by Hugging Face's names, with the tokenizer; or an adapter of one. */
 ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_err *err);
+/* Its type, and that the tokenizer and the adapter that are named can be read. */
+ddp_status infer_export_gguf_check(const ddp_export_request *q, ddp_err *err);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "train/state/memory.h"
 #include "train/state/tensors.h"
+#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 #include <unistd.h>
 
 #define INDEX "model.safetensors.index.json"
-enum { FILE_NAME = 64, PIECE = 256 };
+#define NEW   ".new" /* a file that is to be in place of an earlier one, at its end */
+enum { FILE_NAME = 64, SHARD_NAME = sizeof("model-00001-of-00001.safetensors") - 1, PIECE = 256 };
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 /* Columns first .. first + PIECE - 1 of row o of W += scale B A, summed in doubles; w is (out, in), or (in, out) where
@@ -141,31 +143,96 @@ static ddp_status write_shard(sharding *h, uint32_t k, ddp_err *err)
         if (at != NULL && dtype_of(h, i) == DDP_BF16) round_tensor(&own[count], &at);
         (void)json_object_set_new(h->map, own[count++].name, json_string(name));
     }
+    ddp_copy_text(name + strlen(name), sizeof(NEW), NEW);
     if (st == DDP_OK) st = export_write_tensors(h->folder, name, own, count, err);
     free(room);
     free(own);
     return st;
 }
 
-/* What an earlier call has left: first what names its parts, so that a mixture is never read as a model. */
-static void remove_earlier(const sharding *h)
+/* ---- in place of an earlier model -------------------------------------------------------------------------------- */
+/* "model-00001-of-00003.safetensors", or what a merge that was killed has left of it. */
+static bool is_shard(const char *name)
+{
+    unsigned k, of;
+    int end = 0;
+
+    if (sscanf(name, "model-%5u-of-%5u.safetensors%n", &k, &of, &end) < 2 || end != SHARD_NAME) return false;
+    return name[end] == '\0' || strcmp(name + end, NEW) == 0 || strcmp(name + end, NEW ".tmp") == 0;
+}
+
+/* The shards of an earlier model, but for the files of this one. */
+static void remove_others(const sharding *h)
+{
+    DIR *dir = opendir(h->folder);
+    const struct dirent *e;
+
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        char name[FILE_NAME];
+        bool own = false;
+
+        if (!is_shard(e->d_name)) continue;
+        for (uint32_t k = 0; k < h->count; k++) {
+            name_shard(h, k, name);
+            own |= strcmp(name, e->d_name) == 0;
+        }
+        if (!own) (void)unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    if (dir != NULL) (void)closedir(dir);
+}
+
+static void remove_file(const sharding *h, const char *name, const char *end)
 {
     char path[EXPORT_PATH];
 
-    (void)snprintf(path, sizeof(path), "%s/%s", h->folder, INDEX);
+    (void)snprintf(path, sizeof(path), "%s/%s%s", h->folder, name, end);
     (void)unlink(path);
-    (void)snprintf(path, sizeof(path), "%s/model.safetensors", h->folder);
-    if (h->count > 1) (void)unlink(path);
+}
+
+static ddp_status rename_shards(const sharding *h, ddp_err *err)
+{
+    for (uint32_t k = 0; k < h->count; k++) {
+        char name[FILE_NAME], from[EXPORT_PATH], to[EXPORT_PATH];
+
+        name_shard(h, k, name);
+        (void)snprintf(to, sizeof(to), "%s/%s", h->folder, name);
+        (void)snprintf(from, sizeof(from), "%s/%s" NEW, h->folder, name);
+        if (rename(from, to) != 0) return ddp_fail_errno(err, "cannot rename %s to %s", from, to);
+    }
+    return DDP_OK;
+}
+
+/* The new files are whole. An index goes before shards that it may name are replaced, so that no mixture is read as a
+ * model; model.safetensors is a model until the new one is in its place. */
+static ddp_status replace_earlier(const sharding *h, ddp_err *err)
+{
+    if (h->count > 1) remove_file(h, INDEX, "");
+    DDP_TRY(rename_shards(h, err));
+    if (h->count > 1) {
+        DDP_TRY(export_write_json(
+            h->folder, INDEX,
+            json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)h->bytes, "weight_map", h->map), err));
+        remove_file(h, "model.safetensors", "");
+    } else {
+        remove_file(h, INDEX, "");
+    }
+    remove_others(h);
+    return DDP_OK;
 }
 
 static ddp_status write_shards(sharding *h, ddp_err *err)
 {
-    remove_earlier(h);
-    for (uint32_t k = 0; k < h->count; k++) DDP_TRY(write_shard(h, k, err));
-    if (h->count == 1) return DDP_OK;
-    return export_write_json(
-        h->folder, INDEX,
-        json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)h->bytes, "weight_map", h->map), err);
+    ddp_status st = DDP_OK;
+
+    for (uint32_t k = 0; k < h->count && st == DDP_OK; k++) st = write_shard(h, k, err);
+    if (st == DDP_OK) st = replace_earlier(h, err);
+    for (uint32_t k = 0; k < h->count && st != DDP_OK; k++) {
+        char name[FILE_NAME];
+
+        name_shard(h, k, name);
+        remove_file(h, name, NEW);
+    }
+    return st;
 }
 
 static ddp_status write_weights(infer_model *m, const ddp_export_request *q, ddp_err *err)
@@ -193,9 +260,8 @@ static ddp_status write_weights(infer_model *m, const ddp_export_request *q, ddp
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 /* The base's, with the dtype of these weights under the name that it has there. */
-static ddp_status write_config(const ddp_session *s, const ddp_export_request *q, const char *base, ddp_err *err)
+static ddp_status write_config(const ddp_session *s, const ddp_export_request *q, json_t *config, ddp_err *err)
 {
-    json_t *config = export_base_config(base);
     const char *key = json_object_get(config, "dtype") != NULL ? "dtype" : "torch_dtype";
 
     if (config == NULL) {
@@ -206,7 +272,7 @@ static ddp_status write_config(const ddp_session *s, const ddp_export_request *q
         return DDP_OK;
     }
     (void)json_object_set_new(config, key, json_string(q->dtype == DDP_BF16 ? "bfloat16" : "float32"));
-    return export_write_json(q->path, "config.json", config, err);
+    return export_write_json(q->path, "config.json", json_incref(config), err);
 }
 
 static bool is_same_folder(const char *a, const char *b)
@@ -220,6 +286,7 @@ ddp_status infer_export_merged(infer_model *m, const ddp_export_request *q, ddp_
 {
     const ddp_session *s = m->t.s;
     char base[EXPORT_PATH];
+    json_t *config = NULL;
     ddp_status st;
 
     export_base_folder(s->config, base);
@@ -228,9 +295,11 @@ ddp_status infer_export_merged(infer_model *m, const ddp_export_request *q, ddp_
                         "%s is the folder of [checkpoint] init_from: its model, and adapters with it, would be lost. "
                         "Name another folder",
                         q->path);
-    st = export_make_folder(q->path, err);
+    st = export_base_config(base, &config, err);
+    if (st == DDP_OK) st = export_make_folder(q->path, err);
     if (st == DDP_OK) st = write_weights(m, q, err);
-    if (st == DDP_OK) st = write_config(s, q, base, err);
+    if (st == DDP_OK) st = write_config(s, q, config, err);
     if (st == DDP_OK) st = export_base_copy(base, q->path, err);
+    json_decref(config);
     return st == DDP_OK ? st : ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }

@@ -1,9 +1,8 @@
 /* infer/export/onnx.c -- see export.h: names and shapes of the graph, and its file. */
+#include "base/new_file.h"
 #include "infer/export/export.h"
 #include "infer/export/onnx_build.h"
 #include "train/state/memory.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -149,39 +148,29 @@ static void append(ProtobufCBuffer *base, size_t length, const uint8_t *data)
     s->used += length;
 }
 
-static ddp_status write_message(const char *path, const Onnx__ModelProto *model, ddp_err *err)
+static ddp_status write_message(int fd, const char *path, const Onnx__ModelProto *model, ddp_err *err)
 {
     sink *s = ddp_alloc(sizeof(*s), err);
     ddp_status st;
 
     if (s == NULL) return err->status;
     s->base.append = append;
+    s->fd = fd;
     s->path = path;
     s->err = err;
-    s->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (s->fd < 0) {
-        free(s);
-        return ddp_fail_errno(err, "cannot create %s", path);
-    }
     (void)protobuf_c_message_pack_to_buffer(&model->base, &s->base);
     flush_piece(s);
     st = s->status;
-    if (close(s->fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
     free(s);
     return st;
 }
 
 static ddp_status write_file(const char *path, const Onnx__ModelProto *model, ddp_err *err)
 {
-    char tmp[4096];
-    ddp_status st;
+    ddp_new_file f;
 
-    if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
-        return ddp_fail(err, DDP_ERR_CONFIG, "the path %.100s... is too long", path);
-    st = write_message(tmp, model, err);
-    if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
-    if (st != DDP_OK) (void)unlink(tmp);
-    return st;
+    DDP_TRY(ddp_new_file_open(&f, path, err));
+    return ddp_new_file_close(&f, write_message(f.fd, f.path, model, err), err);
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

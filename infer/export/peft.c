@@ -54,14 +54,14 @@ static bool has_transposed(const ddp_session *s)
 
 static json_t *number(double x) { return x == floor(x) && x < 1e15 ? json_integer((json_int_t)x) : json_real(x); }
 
-static json_t *describe(const ddp_session *s, const char *base)
+static json_t *describe(const ddp_session *s, const char *base, const json_t *config)
 {
     const struct ddp_lora_config *c = s->config->lora;
     double alpha = c->alpha > 0.0 ? c->alpha : 2.0 * (double)c->rank;
 
     return json_pack("{s:s, s:s?, s:s?, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:o, s:o}", "peft_type", "LORA",
                      "base_model_name_or_path", base[0] != '\0' ? base : NULL, "task_type",
-                     export_base_is_causal(base) ? "CAUSAL_LM" : NULL, "r", (json_int_t)c->rank, "lora_alpha",
+                     export_base_is_causal(config) ? "CAUSAL_LM" : NULL, "r", (json_int_t)c->rank, "lora_alpha",
                      number(alpha), "lora_dropout", c->dropout, "bias", "none", "fan_in_fan_out", has_transposed(s),
                      "use_rslora", c->rslora, "inference_mode", 1, "init_lora_weights", 1, "target_modules",
                      target_modules(s), "modules_to_save", modules_to_save(s));
@@ -112,14 +112,17 @@ ddp_status infer_export_peft(infer_model *m, const ddp_export_request *q, ddp_er
 {
     const ddp_session *s = m->t.s;
     char base[EXPORT_PATH];
+    json_t *config = NULL;
     ddp_status st;
 
     if (!s->model.lora.on)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "export peft writes adapters, and the model has none: [lora] rank is 0; use export torch");
     export_base_folder(s->config, base);
-    st = export_make_folder(q->path, err);
+    st = export_base_config(base, &config, err);
+    if (st == DDP_OK) st = export_make_folder(q->path, err);
     if (st == DDP_OK) st = write_adapters(m, q->path, err);
-    if (st == DDP_OK) st = export_write_json(q->path, "adapter_config.json", describe(s, base), err);
+    if (st == DDP_OK) st = export_write_json(q->path, "adapter_config.json", describe(s, base, config), err);
+    json_decref(config);
     return st == DDP_OK ? st : ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }

@@ -1,6 +1,9 @@
-EXTRA_DIST += tests/bench/image_loading.py tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py \
+EXTRA_DIST += tests/bench/hosts/advice.py tests/bench/hosts/simgrid.py tests/bench/image_loading.py tests/bench/observing.py tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py \
 	tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py \
-	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py tests/bench/lora_steps.py tests/bench/tokenizer_ids.py
+	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py tests/bench/lora/lora_steps.py tests/bench/lora/lora_curve.py \
+	tests/bench/lora/lora_link.py tests/bench/hosts/world_change.py \
+	tests/bench/tokenizer_ids.py tests/bench/hosts/hierarchy.py tests/bench/hosts/pipeline.py tests/bench/hosts/split_head.py tests/bench/hosts/torch_llama.py \
+	tests/bench/hosts/wire_order.py tests/bench/hosts/local_steps.py tests/bench/hosts/aggregate.py tests/bench/hosts/paced_device.c
 
 # of slow_link.py; it skips itself where it is not root
 LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4
@@ -25,6 +28,13 @@ CLEANFILES += tests/bench/bench_mpi
 tests_bench_bench_mpi_SOURCES = tests/bench/bench_mpi.c
 tests_bench_bench_mpi_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
 tests_bench_bench_mpi_LDADD = $(CORE_LIBS) $(MPI_LIBS)
+
+# make tests/bench/hosts/bench_hosts_mpi: MPI's part of hierarchy.py
+EXTRA_PROGRAMS += tests/bench/hosts/bench_hosts_mpi
+CLEANFILES += tests/bench/hosts/bench_hosts_mpi
+tests_bench_hosts_bench_hosts_mpi_SOURCES = tests/bench/hosts/bench_hosts_mpi.c
+tests_bench_hosts_bench_hosts_mpi_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
+tests_bench_hosts_bench_hosts_mpi_LDADD = $(MPI_LIBS)
 endif
 
 # make tests/bench/bench_images: dataset folder; image_loading.py compares it with torchvision
@@ -46,3 +56,9 @@ tests_bench_bench_tokenizer_SOURCES = tests/bench/bench_tokenizer.c $(DATASET_TO
 tests_bench_bench_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/dataset
 tests_bench_bench_tokenizer_LDADD = $(TOKENIZER_LINK) $(XXHASH_LIBS)
 endif
+
+# make tests/bench/hosts/bench_control: the control plane with up to 1,024 ranks
+EXTRA_PROGRAMS += tests/bench/hosts/bench_control
+CLEANFILES += tests/bench/hosts/bench_control
+tests_bench_hosts_bench_control_SOURCES = tests/bench/hosts/bench_control.c
+tests_bench_hosts_bench_control_LDADD = $(CORE_LIBS)

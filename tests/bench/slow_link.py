@@ -363,21 +363,26 @@ def quality(args, hosts):
     return 0
 
 
-def main():
-    args = arguments()
+def on_hosts(name, measure):
+    """The exit code of measure(hosts), or 77 where it lacks something; nothing of the network is left, after a signal either."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in ends:
         signal.signal(number, lambda n, _: sys.exit(128 + n))
     hosts = Network()
     try:
-        return (quality if args.quality else speed)(args, hosts)
+        return measure(hosts)
     except Skip as why:
-        print(f"slow_link: 1 skipped: {why}")
+        print(f"{name}: 1 skipped: {why}")
         return 77
     finally:
         for number in ends:  # what is left to do is done
             signal.signal(number, signal.SIG_IGN)
         hosts.close()
+
+
+def main():
+    args = arguments()
+    return on_hosts("slow_link", lambda hosts: (quality if args.quality else speed)(args, hosts))
 
 
 if __name__ == "__main__":

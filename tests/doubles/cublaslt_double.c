@@ -435,10 +435,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t t, const 
     if (algo == NULL || !good_for(algo, &now.d, now.m, now.n, now.k)) return misuse("an algorithm of another product");
     memcpy(&is, algo, sizeof(is));
     if (is.index == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((has(now.d.epilogue, CUBLASLT_EPILOGUE_GELU) || uses_aux(now.d.epilogue)) && now.c.type != CUDA_R_16BF)
+        return misuse("a gelu, which is approximate, whose result is not bf16");
     status = check_memory(&now, &is, workspace_bytes);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     now.index = is.index;
     COUNT(started, 1);
+    if (now.d.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) COUNT(sums, 1);
     __atomic_store_n(&control.last_algorithm, (int)is.index, __ATOMIC_RELAXED);
     return cuda_double_enqueue(s, multiply, &now, sizeof(now)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
                                                                               : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -18,6 +18,7 @@ typedef struct cublaslt_double_control {
     uint32_t refused;                /* an epilogue for which there is no algorithm; 0: none */
     int checks_fail;                 /* cublasLtMatmulAlgoCheck knows no algorithm */
     int heuristics, checks, started; /* calls */
+    int sums;                        /* products started that give sums beside gelu's gradient */
     int last_algorithm;              /* of the last product that was started */
     int objects;                     /* not destroyed yet */
     char misuse[128];                /* the first, "" where there was none */

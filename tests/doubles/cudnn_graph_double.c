@@ -1,31 +1,9 @@
-/* tests/doubles/cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, graphs are
- * checked when they are finalized and run one operation after the other. Of the two engines that the heuristics
- * propose, the first gives other bits in every run, and may not be planned. What the double does not know is an
- * error. */
-#include "cudnn_double.h"
-#include "cuda_runtime_double.h"
-#include <math.h>
-#include <stdbool.h>
+/* tests/doubles/cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, and are
+ * checked when they are finalized; the heuristics propose the engines of cudnn_parts.h. What the double does not know
+ * is an error. */
+#include "cudnn_parts.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_ATTRIBUTES = 8, MAX_OPERANDS = 16, MAX_TENSORS = 64 };
-
-typedef struct attribute {
-    cudnnBackendAttributeName_t name;
-    cudnnBackendAttributeType_t type;
-    int64_t count;
-    void *values;
-} attribute;
-
-typedef struct descriptor {
-    cudnnBackendDescriptorType_t type;
-    bool finalized;
-    attribute attributes[MAX_ATTRIBUTES];
-    int count;
-    int64_t engine; /* of a configuration and of an engine */
-    const struct descriptor *graph;
-} descriptor;
 
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 static size_t element_size(cudnnBackendAttributeType_t type)
@@ -35,6 +13,8 @@ static size_t element_size(cudnnBackendAttributeType_t type)
     case CUDNN_TYPE_DATA_TYPE:
     case CUDNN_TYPE_POINTWISE_MODE:
     case CUDNN_TYPE_REDUCTION_OPERATOR_TYPE:
+    case CUDNN_TYPE_CONVOLUTION_MODE:
+    case CUDNN_TYPE_FLOAT:
     case CUDNN_TYPE_HEUR_MODE: return sizeof(int);
     case CUDNN_TYPE_INT64: return sizeof(int64_t);
     case CUDNN_TYPE_HANDLE:
@@ -44,23 +24,23 @@ static size_t element_size(cudnnBackendAttributeType_t type)
     }
 }
 
-static const attribute *find(const descriptor *d, cudnnBackendAttributeName_t name)
+const attribute *cudnn_find(const descriptor *d, cudnnBackendAttributeName_t name)
 {
     for (int i = 0; i < d->count; i++)
         if (d->attributes[i].name == name) return &d->attributes[i];
     return NULL;
 }
 
-static const void *values_of(const descriptor *d, cudnnBackendAttributeName_t name)
+const void *cudnn_values(const descriptor *d, cudnnBackendAttributeName_t name)
 {
-    const attribute *a = find(d, name);
+    const attribute *a = cudnn_find(d, name);
 
     return a != NULL ? a->values : NULL;
 }
 
-static const descriptor *part(const descriptor *d, cudnnBackendAttributeName_t name)
+const descriptor *cudnn_part(const descriptor *d, cudnnBackendAttributeName_t name)
 {
-    const attribute *a = find(d, name);
+    const attribute *a = cudnn_find(d, name);
 
     return a != NULL && a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? *(const descriptor *const *)a->values : NULL;
 }
@@ -94,8 +74,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t p, cudnnBackendA
 
     if (d->finalized) return cudnn_double_misuse("an attribute of a descriptor that is finalized");
     if (size == 0 || count < 1 || values == NULL) return cudnn_double_misuse("an attribute of no known type, or empty");
-    if (find(d, name) != NULL) return cudnn_double_misuse("an attribute that is set twice");
-    if (d->count == MAX_ATTRIBUTES) return cudnn_double_misuse("more attributes than the double has room for");
+    if (cudnn_find(d, name) != NULL) return cudnn_double_misuse("an attribute that is set twice");
+    if (d->count == CUDNN_PARTS_ATTRIBUTES) return cudnn_double_misuse("more attributes than the double has room for");
     for (int64_t i = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < count; i++)
         if (((descriptor *const *)values)[i] == NULL ||
             (!((descriptor *const *)values)[i]->finalized && d->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR))
@@ -116,16 +96,85 @@ typedef struct needed {
 static bool has_all(const descriptor *d, const needed *n, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const attribute *a = find(d, n[i].name);
+        const attribute *a = cudnn_find(d, n[i].name);
         if (a == NULL || a->type != n[i].type || (n[i].count != 0 && a->count != n[i].count)) return false;
     }
     return true;
 }
-#define HAS_ALL_(d, n) has_all(d, n, sizeof(n) / sizeof((n)[0]))
+/* A convolution's parts have these and no others. */
+#define HAS_EXACTLY_(d, n) (has_all(d, n, sizeof(n) / sizeof((n)[0])) && (d)->count == sizeof(n) / sizeof((n)[0]))
+#define HAS_ALL_(d, n)     has_all(d, n, sizeof(n) / sizeof((n)[0]))
 #define PART_(name)                                                                                                    \
     {                                                                                                                  \
         CUDNN_ATTR_##name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1                                                            \
     }
+
+/* Two dimensions, no dilation, the same padding on both sides, sums in f32. */
+static bool is_window(const descriptor *d)
+{
+    static const needed all[] = {{CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1},
+                                 {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1},
+                                 {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1},
+                                 {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2},
+                                 {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2},
+                                 {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2},
+                                 {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2}};
+    const int64_t *dilation, *stride, *before, *after;
+
+    if (!HAS_EXACTLY_(d, all)) return false;
+    dilation = cudnn_values(d, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+    stride = cudnn_values(d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+    before = cudnn_values(d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+    after = cudnn_values(d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+    for (int i = 0; i < 2; i++)
+        if (dilation[i] != 1 || stride[i] < 1 || before[i] < 0 || before[i] != after[i]) return false;
+    return *(const int *)cudnn_values(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == CUDNN_DATA_FLOAT &&
+           *(const int *)cudnn_values(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION &&
+           *(const int64_t *)cudnn_values(d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) == 2;
+}
+
+/* The tensor's dimensions where its channels, the second of four, lie side by side; else NULL. */
+static const int64_t *channels_last(const descriptor *t)
+{
+    const int64_t *d = t != NULL ? cudnn_values(t, CUDNN_ATTR_TENSOR_DIMENSIONS) : NULL,
+                  *s = t != NULL ? cudnn_values(t, CUDNN_ATTR_TENSOR_STRIDES) : NULL;
+
+    if (d == NULL || s == NULL || cudnn_find(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL) != NULL) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (d[i] < 1) return NULL;
+    return s[1] == 1 && s[3] == d[1] && s[2] == d[3] * d[1] && s[0] == d[2] * d[3] * d[1] ? d : NULL;
+}
+
+/* Whether the tensors are those of a convolution: w (o, c / groups, kh, kw). */
+static bool tensors_fit(const descriptor *window, const descriptor *x, const descriptor *w, const descriptor *y)
+{
+    const int64_t *dx = channels_last(x), *dw = channels_last(w), *dy = channels_last(y),
+                  *stride = cudnn_values(window, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES),
+                  *padding = cudnn_values(window, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+    const int type = dx != NULL ? *(const int *)cudnn_values(x, CUDNN_ATTR_TENSOR_DATA_TYPE) : -1;
+
+    if (dx == NULL || dw == NULL || dy == NULL) return false;
+    if (*(const int *)cudnn_values(w, CUDNN_ATTR_TENSOR_DATA_TYPE) != type ||
+        *(const int *)cudnn_values(y, CUDNN_ATTR_TENSOR_DATA_TYPE) != type)
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (dy[2 + i] != (dx[2 + i] + 2 * padding[i] - dw[2 + i]) / stride[i] + 1) return false;
+    return dx[0] == dy[0] && dw[0] == dy[1] && dx[1] % dw[1] == 0 && dw[0] % (dx[1] / dw[1]) == 0;
+}
+
+/* Set and not added, nor scaled. */
+static bool is_convolution(const descriptor *d)
+{
+    const convolution_names *n = cudnn_convolution_names(d->type);
+    const needed all[] = {{n->x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1}, {n->w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1},
+                          {n->y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1}, {n->window, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1},
+                          {n->alpha, CUDNN_TYPE_FLOAT, 1},          {n->beta, CUDNN_TYPE_FLOAT, 1}};
+
+    return HAS_EXACTLY_(d, all) && *(const float *)cudnn_values(d, n->alpha) == 1 &&
+           *(const float *)cudnn_values(d, n->beta) == 0 &&
+           cudnn_part(d, n->window)->type == CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR &&
+           tensors_fit(cudnn_part(d, n->window), cudnn_part(d, n->x), cudnn_part(d, n->w), cudnn_part(d, n->y));
+}
 
 static bool complete(const descriptor *d)
 {
@@ -165,29 +214,164 @@ static bool complete(const descriptor *d)
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return HAS_ALL_(d, op_pointwise);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: return HAS_ALL_(d, op_reduction);
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return HAS_ALL_(d, op_reshape);
+    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR: return is_window(d);
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR: return is_convolution(d);
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return HAS_ALL_(d, graph);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: return HAS_ALL_(d, heuristics);
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: return HAS_ALL_(d, plan);
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
         return HAS_ALL_(d, pack) && d->attributes[0].count == d->attributes[1].count &&
-               d->attributes[0].count <= MAX_OPERANDS;
+               d->attributes[0].count <= CUDNN_PARTS_OPERANDS;
     default: return false;
     }
+}
+
+/* As a graph does that copies what is in memory: of a product, added up by many blocks. */
+static bool sums_in_memory(const descriptor *graph)
+{
+    const attribute *ops = cudnn_find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+
+    for (int64_t i = 0; i < ops->count; i++) {
+        const descriptor *how =
+            cudnn_part(((const descriptor *const *)ops->values)[i], CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+        if (how != NULL && *(const int *)cudnn_values(how, CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_IDENTITY)
+            return true;
+    }
+    return false;
+}
+
+/* ---- engines ----------------------------------------------------------------------------------------------------- */
+static cudnnStatus_t check_plan(const descriptor *config)
+{
+    const cudnn_double_control *c = cudnn_double();
+    const descriptor *convolution = config->graph != NULL ? cudnn_convolution_of(config->graph) : NULL;
+    const bool f32 = convolution != NULL && cudnn_is_f32(convolution);
+
+    if (config->graph == NULL) return cudnn_double_misuse("a plan of no configuration");
+    if (config->engine == CUDNN_ENGINE_VARIES && c->must_be_same)
+        return cudnn_double_misuse("a plan whose bits vary from run to run");
+    if (sums_in_memory(config->graph)) {
+        if (c->must_be_same) return cudnn_double_misuse("sums whose bits vary from run to run");
+        if (c->no_summed) return CUDNN_STATUS_NOT_SUPPORTED;
+        cudnn_double_count(&cudnn_double()->summed, 1);
+    }
+    if ((config->engine == CUDNN_ENGINE_TF32 && f32 && !c->may_tf32) || config->engine == CUDNN_ENGINE_ROUNDS ||
+        config->engine == CUDNN_ENGINE_REDUCES)
+        return cudnn_double_misuse("a plan of an engine that is less exact than was asked for");
+    if (config->engine == CUDNN_ENGINE_VARIES) cudnn_double_count(&cudnn_double()->varied, 1);
+    cudnn_double_count(&cudnn_double()->plans, 1);
+    return c->no_plan ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t p)
 {
     descriptor *d = p;
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
 
     if (!complete(d))
         return cudnn_double_misuse("a descriptor that is not complete, or of a kind the double does not know");
-    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-        const descriptor *config = part(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        if (config->graph == NULL) return cudnn_double_misuse("a plan of no configuration");
-        if (config->engine == 0) return cudnn_double_misuse("a plan whose bits vary from run to run");
-        if (cudnn_double()->no_plan) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+        status = check_plan(cudnn_part(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
+    d->finalized = status == CUDNN_STATUS_SUCCESS;
+    return status;
+}
+
+/* Of a convolution mode A proposes most, B some of the same and the best, and the fallback the best. */
+static int64_t propose(const descriptor *graph, int mode, int64_t engines[8])
+{
+    static const int64_t exact[] = {CUDNN_ENGINE_REDUCES, CUDNN_ENGINE_VARIES, CUDNN_ENGINE_HUGE, CUDNN_ENGINE_FAILS,
+                                    CUDNN_ENGINE_SLOW},
+                         b[] = {CUDNN_ENGINE_SLOW, CUDNN_ENGINE_VARIES, CUDNN_ENGINE_FAST};
+    const descriptor *convolution = cudnn_convolution_of(graph);
+    int64_t n = 0;
+
+    if (convolution == NULL) {
+        engines[0] = CUDNN_ENGINE_VARIES;
+        engines[1] = CUDNN_ENGINE_PLAIN;
+        return (mode == CUDNN_HEUR_MODE_A) != (cudnn_double()->fails_mode_a != 0) && mode != CUDNN_HEUR_MODE_B ? 2 : 0;
     }
-    d->finalized = true;
+    if (mode == CUDNN_HEUR_MODE_FALLBACK) engines[n++] = CUDNN_ENGINE_FAST;
+    if (mode == CUDNN_HEUR_MODE_A && cudnn_is_f32(convolution)) {
+        engines[n++] = CUDNN_ENGINE_TF32;
+        engines[n++] = CUDNN_ENGINE_ROUNDS;
+    }
+    for (size_t i = 0; mode == CUDNN_HEUR_MODE_A && i < sizeof(exact) / sizeof(exact[0]); i++) engines[n++] = exact[i];
+    for (size_t i = 0; mode == CUDNN_HEUR_MODE_B && i < sizeof(b) / sizeof(b[0]); i++) engines[n++] = b[i];
+    return n;
+}
+
+static int64_t notes_of(const descriptor *engine, cudnnBackendNumericalNote_t *notes)
+{
+    static const int also[] = {[CUDNN_ENGINE_VARIES] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+                               [CUDNN_ENGINE_ROUNDS] = CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+                               [CUDNN_ENGINE_REDUCES] = CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+                               [CUDNN_ENGINE_FAST] = 0};
+    const descriptor *convolution = cudnn_convolution_of(engine->graph);
+    int64_t n = 0;
+
+    if (convolution == NULL || !cudnn_is_f32(convolution) || engine->engine == CUDNN_ENGINE_TF32)
+        notes[n++] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    if (also[engine->engine] != 0) notes[n++] = (cudnnBackendNumericalNote_t)also[engine->engine];
+    return n;
+}
+
+static int64_t workspace_of(const descriptor *plan)
+{
+    cudnn_double_control *c = cudnn_double();
+
+    if (cudnn_part(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->engine == CUDNN_ENGINE_HUGE) return (int64_t)1 << 40;
+    return c->too_big > 0 && c->too_big-- > 0 ? (int64_t)3 << 30 : (int64_t)c->graph_workspace;
+}
+
+/* What a configuration says of its knobs. */
+static int64_t knobs_of(const descriptor *config, descriptor *const *choices)
+{
+    for (int64_t i = 0; i < 2; i++) {
+        choices[i]->engine = config->engine;
+        choices[i]->knob = i;
+    }
+    return 2;
+}
+
+/* Whether the attribute is one of a descriptor of this kind, and of this type, with room for it. */
+typedef struct given {
+    cudnnBackendDescriptorType_t of;
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t least;
+} given;
+static bool can_give(const descriptor *d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                     int64_t room)
+{
+    static const given all[] = {
+        {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 8},
+        {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1},
+        {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 2},
+        {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 2},
+        {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1},
+        {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1},
+        {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1},
+        {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1}};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i].name == name) return all[i].of == d->type && all[i].type == type && room >= all[i].least;
+    return false;
+}
+
+static cudnnStatus_t give_proposals(const descriptor *d, int64_t *count, descriptor *const *configs)
+{
+    const int mode = *(const int *)cudnn_values(d, CUDNN_ATTR_ENGINEHEUR_MODE);
+    const descriptor *graph = cudnn_part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+    int64_t engines[8];
+
+    if (mode == CUDNN_HEUR_MODE_A && cudnn_double()->fails_mode_a) return CUDNN_STATUS_EXECUTION_FAILED;
+    *count = propose(graph, mode, engines);
+    for (int64_t i = 0; i < *count; i++) {
+        configs[i]->graph = graph;
+        configs[i]->engine = engines[i];
+    }
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -197,281 +381,22 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const p, cudnnBa
     const descriptor *d = p;
     descriptor *const *parts = values;
 
-    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR && room >= 2) {
-        const bool first = *(const int *)values_of(d, CUDNN_ATTR_ENGINEHEUR_MODE) == CUDNN_HEUR_MODE_A;
-        *count = first ? 2 : 0;
-        for (int64_t i = 0; i < *count; i++) {
-            parts[i]->graph = part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-            parts[i]->engine = i;
-        }
-    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE && type == CUDNN_TYPE_BACKEND_DESCRIPTOR && room == 1) {
+    if (!can_give(d, name, type, room)) return cudnn_double_misuse("an attribute that the double cannot give");
+    *count = 1;
+    switch ((int)name) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS: return give_proposals(d, count, parts);
+    case CUDNN_ATTR_ENGINECFG_ENGINE:
         parts[0]->engine = d->engine;
-        *count = 1;
-    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && type == CUDNN_TYPE_NUMERICAL_NOTE && room >= 2) {
-        ((cudnnBackendNumericalNote_t *)values)[0] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-        ((cudnnBackendNumericalNote_t *)values)[1] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-        *count = d->engine == 0 ? 2 : 1;
-    } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64 && room == 1) {
-        *(int64_t *)values = (int64_t)cudnn_double()->graph_workspace;
-        *count = 1;
-    } else {
-        return cudnn_double_misuse("an attribute that the double cannot give");
+        parts[0]->graph = d->graph;
+        break;
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: *count = knobs_of(d, parts); break;
+    case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE: *count = notes_of(d, values); break;
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX: *(int64_t *)values = 10 + d->engine; break;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+        *(cudnnBackendKnobType_t *)values = (cudnnBackendKnobType_t)(7 + d->knob);
+        break;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: *(int64_t *)values = d->engine + d->knob; break;
+    default: *(int64_t *)values = workspace_of(d);
     }
     return CUDNN_STATUS_SUCCESS;
-}
-
-/* ---- tensors at work --------------------------------------------------------------------------------------------- */
-typedef struct call {
-    const descriptor *graph;
-    void *workspace;
-    size_t workspace_bytes;
-    int64_t count, uids[MAX_OPERANDS];
-    void *at[MAX_OPERANDS];
-    float values[MAX_OPERANDS]; /* of those in host memory */
-} call;
-
-typedef struct tensor {
-    const descriptor *d;
-    const int64_t *dims, *strides;
-    cudnnDataType_t type;
-    int64_t uid, extent;
-    bool is_virtual, by_value;
-    void *at; /* virtual: f32 whatever its type */
-} tensor;
-
-typedef struct run {
-    const call *c;
-    tensor tensors[MAX_TENSORS];
-    int count;
-} run;
-
-static tensor describe(const descriptor *d)
-{
-    tensor t = {.d = d,
-                .dims = values_of(d, CUDNN_ATTR_TENSOR_DIMENSIONS),
-                .strides = values_of(d, CUDNN_ATTR_TENSOR_STRIDES),
-                .type = *(const cudnnDataType_t *)values_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE),
-                .uid = *(const int64_t *)values_of(d, CUDNN_ATTR_TENSOR_UNIQUE_ID),
-                .is_virtual = find(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) != NULL,
-                .by_value = find(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE) != NULL,
-                .extent = 1};
-
-    for (int i = 0; i < 4; i++) t.extent += (t.dims[i] - 1) * t.strides[i];
-    return t;
-}
-
-static const tensor *tensor_of(run *r, const descriptor *d)
-{
-    tensor *t;
-
-    if (d == NULL) return NULL;
-    for (int i = 0; i < r->count; i++)
-        if (r->tensors[i].d == d) return &r->tensors[i];
-    t = &r->tensors[r->count++];
-    *t = describe(d);
-    if (t->is_virtual) {
-        t->at = malloc((size_t)t->extent * sizeof(float));
-        memset(t->at, 0xff, (size_t)t->extent * sizeof(float));
-        return t;
-    }
-    for (int64_t i = 0; i < r->c->count; i++)
-        if (r->c->uids[i] == t->uid) t->at = t->by_value ? (void *)(uintptr_t)&r->c->values[i] : r->c->at[i];
-    return t;
-}
-
-static int64_t offset(const tensor *t, const int64_t at[4])
-{
-    int64_t o = 0;
-
-    for (int i = 0; i < 4; i++) o += t->dims[i] == 1 ? 0 : at[i] * t->strides[i];
-    return o;
-}
-
-static float get(const tensor *t, const int64_t at[4])
-{
-    return cudnn_double_get(t->at, t->is_virtual ? CUDNN_DATA_FLOAT : t->type, offset(t, at));
-}
-
-static void put(const tensor *t, const int64_t at[4], float x)
-{
-    if (t->is_virtual && t->type == CUDNN_DATA_BFLOAT16) {
-        uint16_t half;
-        cudnn_double_put(&half, CUDNN_DATA_BFLOAT16, 0, x);
-        x = cudnn_double_get(&half, CUDNN_DATA_BFLOAT16, 0);
-    }
-    cudnn_double_put(t->at, t->is_virtual ? CUDNN_DATA_FLOAT : t->type, offset(t, at), x);
-}
-
-/* The next place in dims, the last dimension first; false behind the last. */
-static bool next(const int64_t dims[4], int64_t at[4])
-{
-    for (int i = 3; i >= 0; i--) {
-        if (++at[i] < dims[i]) return true;
-        at[i] = 0;
-    }
-    return false;
-}
-
-/* ---- operations -------------------------------------------------------------------------------------------------- */
-static void do_matmul(run *r, const descriptor *op)
-{
-    const tensor *a = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
-                 *b = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
-                 *y = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC));
-    int64_t at[4] = {0};
-
-    if (a->dims[3] != b->dims[2] || a->dims[2] != y->dims[2] || b->dims[3] != y->dims[3])
-        (void)cudnn_double_misuse("a matrix product whose tensors do not fit");
-    do {
-        float sum = 0;
-        for (int64_t k = 0; k < a->dims[3]; k++)
-            sum +=
-                get(a, (const int64_t[4]){at[0], at[1], at[2], k}) * get(b, (const int64_t[4]){at[0], at[1], k, at[3]});
-        put(y, at, sum);
-    } while (next(y->dims, at));
-}
-
-static float pointwise(cudnnPointwiseMode_t mode, float x, float b, float t, int64_t index)
-{
-    switch ((int)mode) {
-    case CUDNN_POINTWISE_ADD: return x + b;
-    case CUDNN_POINTWISE_SUB: return x - b;
-    case CUDNN_POINTWISE_MUL: return x * b;
-    case CUDNN_POINTWISE_DIV: return x / b;
-    case CUDNN_POINTWISE_EXP: return expf(x);
-    case CUDNN_POINTWISE_LOG: return logf(x);
-    case CUDNN_POINTWISE_CMP_GE: return x >= b ? 1 : 0;
-    case CUDNN_POINTWISE_GEN_INDEX: return (float)index;
-    case CUDNN_POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
-    default: (void)cudnn_double_misuse("a pointwise operation that the double does not know"); return NAN;
-    }
-}
-
-static void do_pointwise(run *r, const descriptor *op)
-{
-    const descriptor *how = part(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
-    const cudnnPointwiseMode_t mode = *(const cudnnPointwiseMode_t *)values_of(how, CUDNN_ATTR_POINTWISE_MODE);
-    const int64_t *axis = values_of(how, CUDNN_ATTR_POINTWISE_AXIS);
-    const tensor *x = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC)),
-                 *b = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC)),
-                 *t = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC)),
-                 *y = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
-    int64_t at[4] = {0};
-
-    if ((mode == CUDNN_POINTWISE_GEN_INDEX) != (axis != NULL)) (void)cudnn_double_misuse("an axis of no use, or none");
-    do
-        put(y, at,
-            pointwise(mode, get(x, at), b != NULL ? get(b, at) : NAN, t != NULL ? get(t, at) : 0,
-                      axis != NULL ? at[*axis] : 0));
-    while (next(y->dims, at));
-}
-
-static void do_reduction(run *r, const descriptor *op)
-{
-    const cudnnReduceTensorOp_t mode = *(const cudnnReduceTensorOp_t *)values_of(
-        part(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC), CUDNN_ATTR_REDUCTION_OPERATOR);
-    const tensor *x = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC)),
-                 *y = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
-    int64_t at[4] = {0};
-
-    if (y->dims[3] != 1 || (mode != CUDNN_REDUCE_TENSOR_MAX && mode != CUDNN_REDUCE_TENSOR_ADD))
-        (void)cudnn_double_misuse("a reduction that the double does not know");
-    do {
-        float sum = mode == CUDNN_REDUCE_TENSOR_ADD ? 0 : -INFINITY;
-        for (int64_t i = 0; i < x->dims[3]; i++) {
-            const float v = get(x, (const int64_t[4]){at[0], at[1], at[2], i});
-            sum = mode == CUDNN_REDUCE_TENSOR_ADD ? sum + v : fmaxf(sum, v);
-        }
-        put(y, at, sum);
-    } while (next(y->dims, at));
-}
-
-/* The same memory, seen with other dimensions. */
-static void do_reshape(run *r, const descriptor *op)
-{
-    const tensor *x = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC)),
-                 *y = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC));
-    int64_t at[4] = {0};
-
-    if (x->extent != y->extent) (void)cudnn_double_misuse("a reshape to another size");
-    do {
-        const int64_t o = offset(y, at);
-        put(y, at, cudnn_double_get(x->at, x->is_virtual ? CUDNN_DATA_FLOAT : x->type, o));
-    } while (next(y->dims, at));
-}
-
-static void do_graph(void *argument)
-{
-    run r = {.c = argument};
-    const attribute *ops = find(r.c->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-
-    if (r.c->workspace_bytes > 0) memset(r.c->workspace, 0xa5, r.c->workspace_bytes);
-    for (int64_t i = 0; i < ops->count; i++) {
-        const descriptor *op = ((const descriptor *const *)ops->values)[i];
-        switch ((int)op->type) {
-        case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: do_matmul(&r, op); break;
-        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: do_pointwise(&r, op); break;
-        case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: do_reduction(&r, op); break;
-        case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: do_reshape(&r, op); break;
-        default: (void)cudnn_double_misuse("an operation that the double does not know");
-        }
-    }
-    for (int i = 0; i < r.count; i++)
-        if (r.tensors[i].is_virtual) free(r.tensors[i].at);
-}
-
-/* ---- execution --------------------------------------------------------------------------------------------------- */
-/* Whether an operation's tensor, where it has one, is among the operands. */
-static bool given(call *c, const descriptor *d)
-{
-    tensor t;
-
-    if (d == NULL) return true;
-    t = describe(d);
-    if (t.is_virtual) return true;
-    for (int64_t i = 0; i < c->count; i++) {
-        if (c->uids[i] != t.uid) continue;
-        if (t.by_value)
-            c->values[i] = *(const float *)c->at[i];
-        else if ((uintptr_t)c->at[i] % 16 != 0 ||
-                 !cuda_double_is_device(c->at[i], (size_t)t.extent * (t.type == CUDNN_DATA_FLOAT ? 4 : 2)))
-            return false;
-        return true;
-    }
-    return false;
-}
-
-static bool all_given(call *c)
-{
-    const attribute *ops = find(c->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-
-    for (int64_t i = 0; i < ops->count; i++) {
-        const descriptor *op = ((const descriptor *const *)ops->values)[i];
-        for (int k = 0; k < op->count; k++) {
-            const descriptor *d = part(op, op->attributes[k].name);
-            if (d != NULL && d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !given(c, d)) return false;
-        }
-    }
-    return true;
-}
-
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t h, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
-{
-    const descriptor *p = plan, *v = pack;
-    const attribute *uids = find(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    call c = {.workspace_bytes = cudnn_double()->graph_workspace};
-
-    if (!p->finalized || !v->finalized) return cudnn_double_misuse("a plan or its operands not finalized");
-    c.graph = part(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->graph;
-    c.count = uids->count;
-    memcpy(c.uids, uids->values, sizeof(c.uids[0]) * (size_t)c.count);
-    memcpy(c.at, values_of(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS), sizeof(c.at[0]) * (size_t)c.count);
-    c.workspace = *(void *const *)values_of(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-    if (c.workspace_bytes > 0 && !cuda_double_is_device(c.workspace, c.workspace_bytes))
-        return cudnn_double_misuse("no workspace");
-    if (!all_given(&c)) return cudnn_double_misuse("an operand that is missing, not in device memory, or not aligned");
-    cudnn_double_count(&cudnn_double()->graphs, 1);
-    return cuda_double_enqueue(cudnn_double_stream(h), do_graph, &c, sizeof(c)) == cudaSuccess
-               ? CUDNN_STATUS_SUCCESS
-               : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -30,7 +30,7 @@ PARSERS = [
     "plugins/dataset/common/image/jpeg.c", "plugins/dataset/common/image/png.c", "plugins/dataset/common/image/verify.c",
     "plugins/dataset/common/image/webp.c", "plugins/dataset/common/temp.c",
     "plugins/dataset/common/tokenizer/added.c", "plugins/dataset/common/tokenizer/bpe.c",
-    "plugins/dataset/common/tokenizer/model.c", "plugins/dataset/common/tokenizer/read.c",
+    "plugins/dataset/common/tokenizer/model.c", "plugins/dataset/common/tokenizer/pieces.c", "plugins/dataset/common/tokenizer/read.c",
     "plugins/dataset/common/tokenizer/regex/newer.c", "plugins/dataset/common/tokenizer/regex/pattern.c",
     "plugins/dataset/common/tokenizer/regex/program.c", "plugins/dataset/common/tokenizer/regex/sets.c",
     "plugins/dataset/common/tokenizer/sentencepiece.cc", "plugins/dataset/common/tokenizer/steps/decode.c",

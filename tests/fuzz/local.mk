@@ -1,15 +1,17 @@
 # Whatever bytes reach a parser: the kept inputs are replayed by `make check`; `make fuzz` looks for new ones with clang's
 # libFuzzer, FUZZ_SECONDS for each target of FUZZ_TARGETS; `make fuzz-coverage`
 # prints what the kept ones reach (COVERAGE_FLAGS=--missing: and what they do not).
-FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
+FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/aggregate.c tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
 	tests/fuzz/targets/environment.c \
 	tests/fuzz/targets/gguf.c tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
-	tests/fuzz/targets/jsonl.c tests/fuzz/targets/model_config.c tests/fuzz/targets/model_index.c tests/fuzz/targets/net.c tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/safetensors.c \
+	tests/fuzz/targets/jsonl.c tests/fuzz/targets/model_config.c tests/fuzz/targets/model_index.c tests/fuzz/targets/net.c tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/report.c tests/fuzz/targets/safetensors.c \
 	tests/fuzz/targets/secret.c tests/fuzz/targets/shards.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
-FUZZ_SHARED = tests/fuzz/fuzz.c plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/dataset/common/split.c plugins/dataset/common/cell.c plugins/dataset/common/texts.c plugins/dataset/common/temp.c plugins/init/env/slurm.c \
+FUZZ_SHARED = tests/fuzz/fuzz.c $(REPORT_SHARED) plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/dataset/common/split.c plugins/dataset/common/cell.c plugins/dataset/common/texts.c plugins/dataset/common/temp.c plugins/init/env/slurm.c \
+	plugins/backend/aggregate/workers.c plugins/backend/aggregate/wire.c plugins/backend/common/kernels_avx2.c \
+	plugins/backend/common/kernels_avx512.c plugins/backend/common/kernels_portable.c plugins/backend/common/reduce.c \
 	plugins/init/file/record.c plugins/model/layers/build.c plugins/model/layers/file.c plugins/model/layers/keys.c \
 	plugins/model/layers/kinds.c plugins/model/llama/config.c
-FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/tests/fuzz -I$(srcdir)/plugins/dataset -I$(srcdir)/plugins/init -I$(srcdir)/plugins/model -DDDP_SRCDIR='"$(abs_srcdir)"'
+FUZZ_CPPFLAGS = $(AM_CPPFLAGS) $(INSTALLED_PLUGINS) -I$(srcdir)/tests/fuzz -I$(srcdir)/plugins/dataset -I$(srcdir)/plugins/init -I$(srcdir)/plugins/model -I$(srcdir)/plugins/backend -I$(srcdir)/plugins -DDDP_SRCDIR='"$(abs_srcdir)"'
 FUZZ_LIBS = $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
 EXTRA_DIST += tests/fuzz/corpus tests/fuzz/seeds.py tests/fuzz/fuzz.mk tests/fuzz/run.sh tests/fuzz/coverage.py
 check_PROGRAMS += tests/fuzz/replay

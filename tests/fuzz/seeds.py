@@ -25,6 +25,34 @@ def put(target, name, data):
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
 
 
+# ---- aggregate -------------------------------------------------------------------------------------------------------
+def seeds_aggregate():
+    token = bytes(range(16))
+    text = lambda s, n: s.encode().ljust(n, b"\0")
+    def order(kind=1, dtype=1, op=1, count=100, piece=64):
+        return struct.pack("<4sIIIQQ", b"DDPO", kind, dtype, op, count, piece)
+    def to(worker, data):
+        return b"".join(bytes([worker, len(data[i:i + 255])]) + data[i:i + 255] for i in range(0, len(data), 255))
+    hello = lambda world, rank, name: struct.pack("<4s16sII", b"DDPA", token, world, rank) + text(name, 128)
+    put("aggregate", "hello", b"\0" + hello(3, 2, "communicator-1"))
+    put("aggregate", "hello_rank", b"\0" + hello(3, 3, "x"))
+    put("aggregate", "hello_no_end", b"\0" + hello(3, 1, "x" * 128))
+    place = token + token + struct.pack("<I", 4711) + text("192.0.2.1", 64) + text("b", 128)
+    put("aggregate", "place", b"\1" + place)
+    put("aggregate", "place_port", b"\1" + place[:32] + struct.pack("<I", 70000) + place[36:])
+    for name, o in (("order", order()), ("order_bye", order(2)), ("order_huge", order(count=1 << 60)), ("order_piece", order(piece=65)),
+                    ("order_dtype", order(dtype=77))):
+        put("aggregate", name, b"\2" + o)
+    values = bytes(400)
+    both = lambda a, b: to(0, a) + to(1, b)
+    put("aggregate", "sums", b"\3" + both(order() + values, order() + values) + both(order(dtype=2, op=2, count=3, piece=2) + bytes(6), order(dtype=2, op=2, count=3, piece=2) + bytes(6)) + both(order(2), order(2)))
+    put("aggregate", "differ", b"\3" + both(order(), order(count=101)))
+    put("aggregate", "bye_and_sum", b"\3" + both(order(2), order() + values))
+    put("aggregate", "gone", b"\3" + to(0, order() + values) + b"\1\0")
+    put("aggregate", "ahead", b"\3" + to(0, order(count=10000) + bytes(8000)) + to(1, order(count=10000)))
+    put("aggregate", "nonsense", b"\3" + to(1, bytes(range(32))))
+
+
 # ---- safetensors -----------------------------------------------------------------------------------------------------
 def safetensors(header, data=b""):
     text = header if isinstance(header, (bytes, str)) else json.dumps(header, separators=(",", ":"))
@@ -550,9 +578,7 @@ def seeds_tokenizer():
 # ---- configuration ---------------------------------------------------------------------------------------------------
 def seeds_ini():
     end, sets = b"\x1e", b"\x1d"
-    for path in sorted((ROOT / "conf").glob("*.ini")):
-        text = path.read_bytes().replace(b"include = common.ini", b"include = 201")
-        put("ini", "conf_" + path.stem.replace("-", "_"), text + end + (ROOT / "conf/common.ini").read_bytes())
+    # conf_*, beside them: examples of conf/ as they were once, which need not follow these
     small = b"[group]\nbackend = shm\n[train]\nmax_steps = 3\n[model]\nplugin = mlp\n[data]\nplugin = synthetic\n"
     cases = {
         "small": small, "empty": b"", "byte_order_mark": b"\xef\xbb\xbf" + small, "crlf": small.replace(b"\n", b"\r\n"),
@@ -775,7 +801,7 @@ def seeds_record():
 
 
 # ---- control plane ---------------------------------------------------------------------------------------------------
-MAGIC, HELLO, AGREEMENT, REQUEST, ABORT, GOODBYE, HEARD, WELCOME, REPLY, FAREWELL, FAILURE, BEAT, STOP = (0x47504444, *range(1, 13))
+MAGIC, HELLO, AGREEMENT, REQUEST, ABORT, GOODBYE, HEARD, WELCOME, REPLY, FAREWELL, FAILURE, BEAT, STOP, LATER, TIMES = (0x47504444, *range(1, 15))
 SET, GET, ADD, REMOVE, BARRIER, GATHER, AGREE = range(1, 8)
 
 
@@ -821,6 +847,37 @@ ALL = joined(0, 1) + joined(1, 2) + joined(2, 3)
 
 def after(seconds):
     return b"".join(action(7, 0, bytes([min(250, n)])) for n in [250] * (seconds * 10 // 250) + [seconds * 10 % 250])
+
+
+def seeds_report():
+    def lines(*rows):
+        return "".join(json.dumps(r) + "\n" for r in rows).encode()
+
+    def step(n, **more):
+        return {"event": "step", "step": n, "epoch": 1, "loss": 2 / max(n, 1), "lr": 0.1, "step_ms": 12.5, "data_ms": 0.1, "wait_ms": 1, **more}
+
+    def ranks(n, *work, steps=2):
+        return {"event": "ranks", "step": n, "steps": steps, "compute_ms": list(work), **{f: [1] * len(work) for f in ("step_ms", "data_ms", "wait_ms", "update_ms")}}
+
+    start = {"event": "start", "time": 1.5, "world_size": 3, "planned_steps": 9}
+    hosts = {"event": "start", "hosts": ["a", "b", "b"], "ranks": [0, 1, 2]}
+    span = {"name": "wait 1", "cat": "wait", "ph": "X", "ts": 5.25, "dur": 2, "tid": 1, "args": {"step": 3, "bucket": 1, "bytes": 64}}
+    whole = lines(start, *map(step, range(1, 7)), {"event": "eval", "step": 6, "eval_loss": 0.3, "eval_accuracy": 0.5},
+                  {"event": "warning", "text": "</script>"}, {"event": "end", "exit_code": 0})
+    times = lines(hosts, *(ranks(2 * k, 9, 12, 9) for k in range(1, 4)))
+    trace = json.dumps({"traceEvents": [{"ph": "M"}, span, {**span, "ts": 9, "args": {"step": 2}}]}).encode()
+    for name, parts in {
+        "whole": (whole, times, trace, b"[train]\nseed = 1\n"), "empty": (), "start": (lines(start),), "half": (whole[:-9], times[:-20], trace[:-5]),
+        "again": (lines(step(1), step(2), step(3), {"event": "eval", "step": 3, "eval_loss": 1}, step(2), step(2)), lines(ranks(4, 1, 2), ranks(3, 2, 1), ranks(9, 3, 4, 5))),
+        "large": (lines(step(2**62), step(1), step(2**53 + 1, loss=1e308)), lines(ranks(2**62, 1e308, -1e308), ranks(1, 1, steps=2**62))),
+        "missing": (lines(step(1)), lines({**hosts, "ranks": [4, 0, 4095, -1, "x"]}, ranks(2, 1, 2), ranks(4, None, 2, 3), {"event": "ranks", "step": 5, "steps": 1, "wait_ms": [7]})),
+        "odd": (b'{}\n[]\n1\n{"event": 1}\n{"event": "step"}\n{"event": "step", "step": -1}\n{"event": "step", "step": 1, "' + b"y" * 80 + b'": 1, "loss": null, "x": -0.0}\n',
+                b'{"event": "ranks", "step": 1, "steps": 0}\n{"event": "start", "hosts": [1, null], "ranks": 3}\n',
+                b'{"traceEvents": [1, {"ph": "X", "ts": 1, "dur": -1}, {"ph": 3}, {"ph": "X", "ts": "a", "dur": 1}]}', b"["),
+        "series": (lines(step(1, **{f"f{i}": i for i in range(80)}), step(2, f3=1, f70=2)),),
+        "many": (lines(*map(step, range(1, 60)), *({"event": "warning", "text": "w"} for _ in range(30))),),
+    }.items():
+        put("report", name, b"\0".join(parts))
 
 
 def seeds_control():
@@ -899,6 +956,20 @@ def seeds_control():
     case("straggler", ALL, *(slow[k] + fast[k] + third[k] + own_steps + after(31) for k in range(5)), action(12, 0, b"\3"))
     case("beat_short", ALL, any_frame(1, BEAT, b"xx"))
     case("beat_long", ALL, any_frame(1, BEAT, bytes(41)))
+    def mark(era, step, *ns):
+        return struct.pack("<7Q", era, step, *(ns or (step * 10**6 * k for k in range(1, 6))))
+
+    take = action(12, 0, b"\7")
+    case("times", ALL, *(any_frame(e, TIMES, mark(1, 10) + mark(1, 11) + mark(1, 12)) for e in range(3)), take)
+    case("times_of_one", ALL, any_frame(1, TIMES, mark(1, 10) + mark(1, 12)), take)
+    case("times_of_others_steps", ALL, any_frame(0, TIMES, mark(1, 9) + mark(1, 11)), any_frame(1, TIMES, mark(2, 3) + mark(2, 4)), any_frame(2, TIMES, mark(1, 12)), take)
+    case("times_backwards", ALL, *(any_frame(e, TIMES, mark(1, 10, *[2**64 - 1] * 5) + mark(1, 9) + mark(1, 12, *[0] * 5)) for e in range(3)), take)
+    case("times_many", ALL, *(any_frame(e, TIMES, b"".join(mark(1, s) for s in range(4 * k, 4 * k + 4))) for k in range(20) for e in range(3)), take, take)
+    case("times_before_all", joined(0, 1), any_frame(0, TIMES, mark(1, 10)), joined(1, 2), joined(2, 3), take)
+    case("times_of_era_0", ALL, any_frame(1, TIMES, mark(0, 10)))
+    case("times_short", ALL, any_frame(1, TIMES, mark(1, 10)[:-1]))
+    case("times_nothing", ALL, any_frame(1, TIMES))
+    case("times_to_a_rank", ALL, any_frame(0, TIMES, mark(1, 10)), who=2)
     case("silence", ALL, *(action(7, 0, b"\x0a") for _ in range(14)))
     case("stop", ALL, any_frame(1, STOP, struct.pack("<I", 15)), any_frame(2, STOP, struct.pack("<I", 2)))
     case("stop_before_all", joined(0, 1), any_frame(0, STOP, struct.pack("<I", 15)), joined(1, 2), joined(2, 3))
@@ -1347,7 +1418,8 @@ def seeds_regex():
     text = "It's THEY'LL  x\n 123 \u00e9\u4e00\U00010d51\U00010d71\U00010d41.\r\n"
     for name, regex in {"gpt4": gpt4, "llama4": llama4, "classes": r"[a-c\-x[y]]+|\D{2,3}|[^\w\P{L}]|\p{^N}|[]a]|\W|\d|[\p{Ll}&&[a-f]]",
                         "lookbehind": r"(?<=\w)\d+|\S", "bad": "(a", "bad_class": "[z-a]", "empty": "", "folded": "(?i:[sk]|x)y?(?i:k)",
-                        "bad_property": r"\p{Nope}|\p{", "numbers": "a{2}b{1,2}c{0,}|d{,2}|e{99999}", "tails": "a(?i:b|c)?|d(?i:)?|e(?i:f)?+"}.items():
+                        "bad_property": r"\p{Nope}|\p{", "numbers": "a{2}b{1,2}c{0,}|d{,2}|e{99999}", "tails": "a(?i:b|c)?|d(?i:)?|e(?i:f)?+",
+                        "lengths": r"[^L]+(?i:'s|'t|'ll)|[^\S\n]?(?i:'s|x)"}.items():
         put("regex", name, regex.encode() + b"\0" + text.encode())
 
 
@@ -1374,7 +1446,21 @@ def seeds_pieces():
     bytes_too = [("<0x%02X>" % i, 0, 6) for i in range(256)]
     words = [("\u2581", -1, 1), ("a", -2, 1), ("b", -3, 1), ("ab", -4, 1), ("\u2581a", -5, 1), ("\u4e00", -6, 1), ("<x>", -7, 4)]
     text = "a b ab<x> \u00e9\u4e00\n 12".encode()
-    for name, data in {"bpe": model(2, first + bytes_too + words), "unigram": model(1, first + bytes_too + words),
+    plain = field(1, "identity") + field(4, 0)
+    tied = [("\u2581", -1, 1), ("a", -1, 1), ("b", -1, 1), ("ab", -1, 1), ("ba", -1, 1), ("\u2581a", -1, 1), ("a\u2581", -1, 1), ("aba", -1, 1)]
+    trie = {97: 97 | 1 << 8 | (97 ^ 1) << 10, 1: 1 << 31}  # "a" becomes the text at 0
+
+    def charsmap(units, texts=b"b\0"):
+        array = b"".join(struct.pack("<I", units.get(i, 0)) for i in range(256))
+        return field(2, struct.pack("<I", len(array)) + array + texts)
+
+    mapped = charsmap(trie)
+    bad_unit, bad_text = charsmap({**trie, 97: 97 | 1 << 8 | 256 << 10}), charsmap({**trie, 1: 1 << 31 | 2})
+    for name, data in {"mapped": model(2, first + words, mapped), "bad_unit": model(2, first + words, bad_unit),
+                       "bad_text": model(1, first + words, bad_text), "bad_group": model(2, first + words, b"\x3b\x3c" + bad_unit),
+                       "bpe": model(2, first + bytes_too + words), "plain": model(2, first + bytes_too + words[:-1], plain),
+                       "tied": model(2, first + bytes_too + tied, plain), "unprefixed": model(2, first + bytes_too + tied[:6], plain, field(3, 0)),
+                       "unigram": model(1, first + bytes_too + words),
                        "word": model(3, first + bytes_too + words), "char": model(4, first + bytes_too + words),
                        "prefix": model(2, first + bytes_too + words, field(1, "identity"), field(3, 0), field(4, 0)),
                        "bad_unknown": model(2, first[1:] + bytes_too + words), "bad_twice": model(2, first + bytes_too + words + words),

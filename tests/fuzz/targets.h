@@ -1,6 +1,7 @@
 /* tests/fuzz/targets.h -- every target: TARGET(NAME) of targets/NAME.c. A new one is a line here, a line in local.mk
  * and a folder in corpus/. */
 TARGET(adapter)
+TARGET(aggregate)
 TARGET(audit)
 TARGET(cifar)
 TARGET(control)
@@ -37,6 +38,7 @@ TARGET(option)
 TARGET(pieces)
 #endif
 TARGET(record)
+TARGET(report)
 #ifdef DDP_WITH_TOKENIZER
 TARGET(regex)
 #endif

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 
@@ -177,23 +178,37 @@ class Context:
     def left(self):
         return min(self.deadline, self.stage_deadline) - time.monotonic()
 
+    def library_env(self, folder):
+        """What cuDNN and NCCL themselves say of a failure goes to files."""
+        if not self.cuda:
+            return {}
+        return {"CUDNN_LOGLEVEL_DBG": "2", "CUDNN_LOGDEST_DBG": f"{folder}/cudnn-%i", "NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{folder}/nccl-%p"}
+
+    @staticmethod
+    def library_lines(folder):
+        text = "".join(f"---- {f.name}\n{f.read_text(errors='replace')[-20000:]}" for f in sorted(pathlib.Path(folder.name).iterdir()))
+        folder.cleanup()
+        return text
+
     def call(self, title, command, env=None, limit=None, check=True, cwd=None):
         """Runs a program, with all of its children ended when the time is over; what it says goes to the log."""
         limit = max(1.0, min(limit or 1e9, self.left()))
         command = list(map(str, command))
         began = time.monotonic()
+        libraries = tempfile.TemporaryDirectory(dir=self.work, prefix="library-logs-")
         p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
-                             env={**self.env, **(env or {})}, cwd=cwd or self.work, start_new_session=True)
+                             env={**self.env, **self.library_env(libraries.name), **(env or {})}, cwd=cwd or self.work, start_new_session=True)
         try:
             out, err = p.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             kill_group(p)
             out, err = p.communicate()
-            self.log.write(f"---- {title}: {' '.join(command)}\n{out}{err}---- ended after {limit:.0f} s\n")
+            self.log.write(f"---- {title}: {' '.join(command)}\n{out}{err}{self.library_lines(libraries)}---- ended after {limit:.0f} s\n")
             raise Failure(f"not done after {limit:.0f} s; it said last: {last_line(err or out)}") from None
         r = subprocess.CompletedProcess(command, p.returncode, out, err)
         r.seconds = time.monotonic() - began
-        self.log.write(f"---- {title}: {' '.join(command)}\n{out}{err}---- exit {r.returncode} after {r.seconds:.1f} s\n")
+        said = self.library_lines(libraries) if r.returncode != 0 else libraries.cleanup() or ""
+        self.log.write(f"---- {title}: {' '.join(command)}\n{out}{err}{said}---- exit {r.returncode} after {r.seconds:.1f} s\n")
         if check and r.returncode != 0:
             raise Failure(f"exit {r.returncode}: {last_line(err or out)}")
         return r
@@ -223,9 +238,9 @@ class Context:
         ini.write_text(ini_text(merged(base, self.device_section() if on_cuda else {}, config)))
         return ini, out
 
-    def plan(self, name, *layers):
+    def plan(self, name, *layers, env=None):
         ini, _ = self.prepare(merged(*layers), f"{name}-plan")
-        return Plan(self.call(f"{name}-plan", [self.home / "ddpengine", "-c", ini, "--check"]).stdout)
+        return Plan(self.call(f"{name}-plan", [self.home / "ddpengine", "-c", ini, "--check", "--log-level", "debug"], env=env).stdout)
 
     def train(self, name, *layers, nproc=1, options=(), env=None, limit=None):
         ini, out = self.prepare(merged(*layers), name)

@@ -1,10 +1,12 @@
 """The stages of tests/gpu/run that prove: each row is ok or FAILED, or says why it was not possible here."""
+import itertools
 import math
 import re
 import shutil
 import subprocess
 import threading
 
+import gpu_races
 from gpu_engine import Failure, Impossible, Run, apart, last_line, merged, small_models
 
 STEPS = 30
@@ -78,6 +80,63 @@ def paths(c):
         c.row("bf16 attention, heads of 64", "info", f"{' and '.join(attention)}: cuDNN {'.'.join(map(str, plan.cudnn))} is old")
 
 
+# ---- the first steps of what is raced ------------------------------------------------------------------------------------------------
+WAYS = {"bf16": {}, "bf16, own attention": {"device.cuda": {"cudnn_library": ""}}, "bf16, without graphs": {"device.cuda": {"graphs": "no"}},
+        "bf16, recomputing": {"train": {"recompute": "yes"}}, "f32": {"train": {"precision": "f32"}}}
+NEAR = 0.3        # of the first loss to ln(vocabulary): logits of new weights are small, not 0
+TOGETHER = 0.01   # relative, of a loss from that of another way
+
+
+def first(c):
+    c.part("GPT-2, what is planned", planned, c)
+    c.part("GPT-2, ten steps", gpt2_steps, c)
+    c.part("ResNet-18, three steps", resnet_steps, c)
+
+
+def planned(c):
+    """cuDNN tells all that it is asked and answers meanwhile."""
+    log = c.out / "cudnn.log"
+    env = {"CUDNN_LOGLEVEL_DBG": "3", "CUDNN_LOGDEST_DBG": str(log)} if c.cuda else None
+    plan = c.plan("gpt2", gpu_races.gpt2(c)["config"], env=env)
+    if log.exists() and log.stat().st_size > 4 << 20:
+        log.write_bytes(log.read_bytes()[:4 << 20])
+    c.row("GPT-2: kernels", "info", ", ".join(f"{count} {kernel}" for kernel, count in sorted(plan.paths().items())))
+
+
+def gpt2_steps(c):
+    """All ways start near ln(vocabulary), and stay near each other: cuDNN's attention, the device's own, kernels started one by one, f32."""
+    race, losses = gpu_races.gpt2(c), {}
+    vocabulary = race["config"]["data.synthetic"]["vocabulary"]
+    for way, keys in WAYS.items():
+        config = merged(race["config"], keys, {"train": {"max_steps": 10}})
+        c.part(f"GPT-2, {way}", gpt2_way, c, way, config, math.log(vocabulary), losses)
+    for a, b in itertools.combinations(WAYS, 2):
+        c.part(f"GPT-2, {a} against {b}", gpt2_pair, c, f"GPT-2, {a} against {b}", losses.get(a), losses.get(b))
+
+
+def gpt2_pair(c, what, a, b):
+    if a is None or b is None:
+        raise Impossible("one of the two did not run")
+    worst = max(apart(a, b))
+    c.row(what, "ok" if worst <= TOGETHER else "FAILED", f"{worst:.1e} in {len(a)} steps (bound {TOGETHER:.0e})", late=worst)
+
+
+def gpt2_way(c, way, config, start, losses):
+    if not c.cuda and "device.cuda" in WAYS[way]:
+        raise Impossible("without a GPU")
+    found = c.train(f"gpt2-{way.replace(', ', '-').replace(' ', '-')}", config).losses
+    off = abs(found[0] - start) if found[0] is not None else math.inf
+    c.row(f"GPT-2, {way}", "ok" if off <= NEAR else "FAILED", f"ln(vocabulary) is {start:.3f}, losses " + " ".join(f"{x:.4f}" for x in found),
+          losses=found)
+    losses[way] = found
+
+
+def resnet_steps(c):
+    found = c.train("resnet-first", merged(gpu_races.resnet(c)["config"], {"train": {"max_steps": 3}})).losses
+    finite = all(x is not None and math.isfinite(x) for x in found)
+    c.row("ResNet-18, three steps", "ok" if finite else "FAILED", "losses " + " ".join(f"{x:.4f}" if x is not None else "-" for x in found), losses=found)
+
+
 # ---- operations --------------------------------------------------------------------------------------------------------------------
 def gpus(c):
     return len(c.facts.get("gpus", [])) or len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
@@ -147,15 +206,15 @@ def curve_bf16(c, name, model, f32):
 
 def repeat(c):
     models = small_models(c)
-    for name, precision, exact in (("mlp", "f32", "yes"), ("lenet", "f32", "no"), ("resnet", "bf16", "yes"), ("gpt", "bf16", "no")):
-        c.part(f"{name}, {precision}, twice", twice, c, name, models[name], precision, exact)
+    for name, precision in (("mlp", "f32"), ("lenet", "f32"), ("resnet", "bf16"), ("gpt", "bf16")):
+        c.part(f"{name}, {precision}, twice", twice, c, name, models[name], precision)
 
 
-def twice(c, name, model, precision, exact):
-    config = merged(model, steps_of(c), {"train": {"precision": precision, "deterministic": exact}})
+def twice(c, name, model, precision):
+    config = merged(model, steps_of(c), {"train": {"precision": precision, "deterministic": "yes"}})
     a, b = (c.train(f"{name}-again", config) for _ in range(2))
     same = a.sha == b.sha and a.losses == b.losses
-    c.row(f"{name}, {precision}, deterministic = {exact}, twice", "ok" if same else "FAILED", f"parameters {a.sha[:12]} and {b.sha[:12]}")
+    c.row(f"{name}, {precision}, deterministic = yes, twice", "ok" if same else "FAILED", f"parameters {a.sha[:12]} and {b.sha[:12]}")
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 """PyTorch's side of the races of tests/gpu/run: one process a model, which builds and compiles while other stages run, then answers
 lines of JSON on standard input, so that both sides can take turns without compiling again:
 
-    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny] [--lock FILE]
+    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny] [--lock FILE] [--seconds S]
     {"way": "compiled", "steps": 30, "warmup": 3}  ->  {"ms": 61.2, "allocated": ..., "reserved": ...}
     {"rates": true}                                ->  {"bf16": FLOP/s, "f32": FLOP/s, "copy": bytes/s}
 
-Made as fast as PyTorch is without other libraries: torch.compile, bf16 autocast, scaled_dot_product_attention, fused optimisers,
-images channels last, cuDNN's benchmark, TF32, the vocabulary padded, data on the device, no value fetched before the last step; the
-MLP's whole step as one CUDA graph too. Memory that it keeps is given back after each line. Of processes with one --lock, one at a time
+Made as fast as PyTorch is without other libraries: torch.compile, also with max-autotune, bf16 autocast, scaled_dot_product_attention
+by its own choice and by cuDNN, fused optimisers, images channels last, cuDNN's benchmark, TF32, the vocabulary padded, data on the
+device, no value fetched before the last step; the whole step as one CUDA graph too. Ways that are not compiled after --seconds are
+left out. Memory that it keeps is given back after each line. Of processes with one --lock, one at a time
 tries its first steps, in which cuDNN times its algorithms. Models are those of
 tests/parity/torch_models.py, but for linear layers in place of its transposed ones."""
 import argparse
@@ -17,6 +18,7 @@ import fcntl
 import json
 import math
 import pathlib
+import signal
 import sys
 import time
 import types
@@ -84,6 +86,22 @@ class Whole(nn.Module):
             return torch_models.loss_of(self.model(x), y)
 
 
+class WholeByCudnn(Whole):
+    """With cuDNN's attention, which PyTorch does not choose by itself everywhere."""
+
+    def forward(self, x, y):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+            return super().forward(x, y)
+
+
+class Late(Exception):
+    pass
+
+
+def late(*_):
+    raise Late("there was no time left to compile it")
+
+
 class Rival:
     def __init__(self, args):
         self.args, self.cuda = args, args.device == "cuda"
@@ -102,6 +120,8 @@ class Rival:
         options = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1} if gpt else {"lr": 0.01, "momentum": 0.9}
         if self.cuda:
             options["fused"] = True
+            if gpt:
+                options["capturable"] = True  # its step counts are on the device, so that a graph can have them
         return (torch.optim.AdamW if gpt else torch.optim.SGD)(self.model.parameters(), **options)
 
     def plain(self, whole):
@@ -146,25 +166,41 @@ class Rival:
             return step
         return make
 
+    def compiled_ways(self):
+        """The likeliest to be the fastest last: they compile for longest."""
+        gpt = self.args.model == "gpt2"
+        compiled = torch.compile(self.whole)
+        ways = {"compiled": self.plain(compiled)}
+        if self.args.model == "mlp":
+            ways["graph"] = self.graphed(self.whole)
+        if gpt:
+            by_cudnn = WholeByCudnn(self.model, self.whole.half)
+            compiled = torch.compile(by_cudnn)
+            ways["compiled, cuDNN attention"] = self.plain(compiled)
+        ways["graph, compiled"] = self.graphed(compiled)
+        tuned = torch.compile(by_cudnn if gpt else self.whole, mode="max-autotune-no-cudagraphs")
+        ways["max-autotune"] = self.plain(tuned)
+        ways["graph, max-autotune"] = self.graphed(tuned)
+        return ways
+
     def prepare(self):
-        """Compiles; a way that does not work here is told and left out."""
-        told = {}
+        """Compiles; a way that does not work here, or not in time, is told and left out."""
+        told, until = {}, time.monotonic() + self.args.seconds
+        signal.signal(signal.SIGALRM, late)
         if self.cuda:
-            whole = torch.compile(self.whole)
-            self.ways["compiled"] = self.plain(whole)
-            if self.args.model == "mlp":
-                self.ways["graph"] = self.graphed(self.whole)
-            if self.args.model != "gpt2":  # whose kernels are long enough to hide their launches
-                self.ways["graph, compiled"] = self.graphed(whole)
+            self.ways |= self.compiled_ways()
         for name in list(self.ways):
             try:
                 began = time.monotonic()
+                signal.alarm(max(1, math.ceil(until - began)))
                 with self.alone() if name == "eager" else contextlib.nullcontext():
                     self.time({"way": name, "steps": 2, "warmup": 2})
                 told[name] = round(time.monotonic() - began, 1)
             except Exception as e:  # whatever a compiler throws
                 told[name] = f"{type(e).__name__}: {str(e)[:300]}"
                 del self.ways[name]
+            finally:
+                signal.alarm(0)
         return told
 
     @contextlib.contextmanager
@@ -239,6 +275,7 @@ def main():
     p.add_argument("--context", type=int, default=1024)
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--lock", metavar="FILE")
+    p.add_argument("--seconds", type=float, default=600.0)
     rival = Rival(p.parse_args(namespace=types.SimpleNamespace()))
     answers = sys.stdout
     sys.stdout = sys.stderr  # what libraries print is no answer

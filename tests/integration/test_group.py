@@ -1,6 +1,7 @@
 """Ranks that differ, that never come, that die: everyone leaves in time, with the documented code and the first cause."""
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -246,6 +247,16 @@ class Group(Case):
         warnings = self.metrics(self.dir / "o0", "warning")
         self.equal(len(warnings), 1)
         self.check("rank 1 on host" in warnings[0]["text"], warnings)
+
+    # ---- many ranks -------------------------------------------------------------------------------------------------
+    @long_case
+    def test_1024_ranks(self):
+        """Processes of the control plane alone: they join, agree, gather, name one that is killed (a leaf, then a hub), and leave."""
+        few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))  # as is usual
+        for victim in (33, 64):
+            r = self.finish(self.spawn(preexec_fn=few, argv=[harness.BUILD / "tests/bench/hosts/bench_control", "--ranks", 1024, "--hub", 32, "--secret", "--kill", victim]))
+            self.equal(r.code, 0, r)
+            self.check(f"rank {victim} killed: named by all others" in r.out and "1023 " not in r.out, r)
 
     # ---- not finite -------------------------------------------------------------------------------------------------
     def test_diverging_run_names_rank_tensor_and_step(self):

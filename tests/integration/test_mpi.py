@@ -190,10 +190,10 @@ class Mpi(Case):
         address = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 3}}
         self.fails(self.run("-c", self.ini("x.ini", MPI, address), "--nproc", 2), 2, "must be world_size (3, ", "x.ini:", "not 2")
 
-    def test_check_needs_no_mpirun(self):
+    def test_check_plans_without_mpirun_and_says_so(self):
         r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, "--check", env={"PATH": "/nowhere"})
-        self.equal(r.code, 0, r)
-        self.check("backend mpi" in r.out, r)
+        self.fails(r, 3, "mpirun", "not on the PATH", "openmpi-bin")
+        self.check("backend mpi" in r.out and "kernels " in r.out, r)
 
     def test_mismatched_world(self):
         """Both numbers, whoever sees it first: the launcher's variables, or MPI itself where they are hidden."""

@@ -83,6 +83,13 @@ class State(Case):
         one = struct.unpack("<17f", self.model()["bn1.running_mean"][2])
         self.check(any(abs(a - b) > 1e-4 for a, b in zip(mean, one, strict=True)), "a batch of its own")
 
+    def test_advice_leaves_running_statistics(self):
+        """What advice = full computes before step 0 changes nothing of the run."""
+        at = {"train": {"max_steps": 3}}
+        plain, advised = (self.trained(self.NORM, at, {"output": {"advice": a}}, name=f"{a}.ini").summary for a in ("no", "full"))
+        for key in ("parameter_sha256", "buffer_sha256"):
+            self.equal(advised[key], plain[key], key)
+
     def test_broadcast_buffers(self):
         """yes: all ranks evaluate with rank 0's, as one process with rank 0's checkpoint does; no: each with its own."""
         at = {"checkpoint": {"dir": self.dir / "ckpt", "resume": "never"}}

@@ -70,9 +70,10 @@ class Step(Case):
                   "model": {"plugin": "toy"}, "model.toy": {"net": "relu", "loss": "cross_entropy", "place": "net1:0, net2:1"},
                   "data.synthetic": {"shape": 10, "classes": 5}, "model.mlp": None}
         int8 = {"hook": {"plugin": "int8"}, **BUCKETS}
+        forward = {"group": {"backend": "gloo-tcp"}, "ddp": {**BUCKETS["ddp"], "overlap": "yes", "wire_order": "forward"}}
         powersgd = {"hook": {"plugin": "powersgd"}, "hook.powersgd": {"start_step": 15, "rank": 2}, **BUCKETS}
         traced = {"output": {"trace_steps": "5-100"}}
-        self.none_between_steps_10_and_100((["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1), ([], int8, 2),
+        self.none_between_steps_10_and_100((["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1), ([], int8, 2), ([], forward, 2),
                                            ([], powersgd, 2), ([], traced, 2))
 
     def test_no_primitive_after_the_first_step(self):

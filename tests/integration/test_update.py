@@ -2,6 +2,7 @@
 must not change the bits does not, over several backends."""
 import json
 import math
+import os
 import shutil
 import struct
 import subprocess
@@ -180,6 +181,61 @@ class Update(Case):
         again = self.checkpointed("again", cosine, {"checkpoint": {"resume": self.dir / "whole/step-00000020"}})
         self.equal(again, whole)
 
+    # ---- order on the wire -------------------------------------------------------------------------------------------
+    def slow_network(self):
+        """A backend on which a bucket takes 1.5 ms, much longer than a backward pass here."""
+        plugin = self.dir / "backend_slow.so"
+        if not plugin.exists():
+            subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{SRC}/core/include",
+                            f'-DREAL_BACKEND="{harness.BUILD}/.libs/backend_gloo_tcp.so"', "-o", str(plugin),
+                            str(SRC / "tests/integration/support/slow_backend.c")], check=True)
+            plugin.chmod(0o755)
+        return plugin
+
+    def ordered(self, order, *layers, nproc=2, name="order"):
+        keys = {"group": {"backend": self.slow_network()}, "ddp": {"overlap": "yes", "wire_order": order}, "output": {"trace_steps": "3-6"},
+                "model.mlp": {"hidden": ", ".join(["24"] * 9)}}
+        return self.train(SMALL, keys, *layers, nproc=nproc, name=f"{name}-{order}.ini", env={"SLOW_US": "1500"})
+
+    def reduced(self, run, rank):
+        """Buckets in the order in which the wire had them: from a step's last one, in the arena, to the next step's."""
+        events = json.loads((run.dir / f"trace-rank{rank}.json").read_text())["traceEvents"]
+        begun = [e for e in events if e["ph"] == "X" and e["name"].startswith("all_reduce")]
+        order = [e["args"]["bucket"] for e in sorted(begun, key=lambda e: e["ts"])]
+        last = [i for i, b in enumerate(order) if b == max(order)]
+        return order[last[0]:last[1]]
+
+    def test_the_order_on_the_wire_does_not_change_the_bits(self):
+        eval_data = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4}}
+        more = {"train": {"accumulate": 3, "batch_size": 5, "check_replicas_every": 4}, "data.synthetic": {"samples": 250}, "checkpoint": {"every": 3, "keep": 0}}
+        for name, nproc, layers in (("plain", 2, ({"train": {"epochs": 1}},)), ("adam", 3, (ADAM, more, eval_data))):
+            at = {o: {"checkpoint": {"dir": self.dir / f"{name}-{o}.ck"}} for o in ("fifo", "forward")}
+            runs = {o: self.ordered(o, *layers, at[o], nproc=nproc, name=name) for o in at}
+            self.all_equal({o: r.summary["parameter_sha256"] for o, r in runs.items()})
+            for key in ("loss", "samples", "step"):
+                fifo, forward = ([m.get(key) for m in self.metrics(r.dir, "step")] for r in runs.values())
+                self.equal(fifo, forward, key)
+            for folder in sorted((self.dir / f"{name}-fifo.ck").glob("step-*")):
+                for file in ("model.safetensors", "optimizer.safetensors"):
+                    self.check((folder / file).read_bytes() == (self.dir / f"{name}-forward.ck" / folder.name / file).read_bytes(), f"{folder.name}/{file}")
+
+    def test_what_the_next_step_needs_first_goes_first(self):
+        runs = {o: self.ordered(o, {"train": {"epochs": 1}}) for o in ("fifo", "forward")}
+        last, *fifo = self.reduced(runs["fifo"], 0)
+        self.equal(fifo, list(range(last)))
+        order = self.reduced(runs["forward"], 0)
+        self.equal(order, self.reduced(runs["forward"], 1), "of another rank")
+        late = order[:order.index(min(order)) + 1]
+        self.equal(late, sorted(late, reverse=True), order)
+        self.check(len(late) > 2, f"nothing was left at the end of the backward pass: {order}")
+        self.equal(order[len(late):], sorted(order[len(late):]), order)  # of the next backward pass
+
+    def test_a_mean_over_labels_waits_for_the_last_bucket_alone(self):
+        text = {"model": {"plugin": "gpt2"}, "model.gpt2": {"preset": "bytes", "layers": 1}, "model.mlp": None,
+                "train": {"loss_mean": "token", "epochs": 1, "max_steps": 8, "batch_size": 2}, "data.synthetic": {"samples": 64, "shape": 16, "classes": None, "vocabulary": 256},
+                "ddp": {"bucket_size": "64KiB", "first_bucket_size": "64KiB"}}
+        self.all_equal({o: self.ordered(o, text, name="token").summary["parameter_sha256"] for o in ("fifo", "forward")})
+
     # ---- hooks -------------------------------------------------------------------------------------------------------
     def test_the_example_hook_trains(self):
         source = SRC / "docs/examples/hook-skeleton"
@@ -210,6 +266,11 @@ class Update(Case):
         for schedule in ("linear", "cosine"):
             self.refused("warmup_steps = 40", "40 steps of the run", "train longer", optimizer={"schedule": schedule, "warmup_steps": 40})
         self.refused("warmup_steps = 9", "schedule_steps", optimizer={"schedule": "cosine", "warmup_steps": 9, "schedule_steps": 9})
+        for section, key, value in (("optimizer", "clip_norm", 1), ("optimizer", "ema", 0.9), ("hook", "plugin", "bf16"), ("ddp", "zero", 1), ("ddp", "overlap", "no"),
+                                    ("train", "non_finite", "skip"), ("train", "noise_scale", "yes")):
+            layers = {"ddp": {"wire_order": "forward"}}
+            layers.setdefault(section, {})[key] = value
+            self.refused("wire_order = forward", f"[{section}] {key}", "refused.ini", "wire_order = fifo", **layers)
         self.refused("clip_norm", "-1", optimizer={"clip_norm": -1})
         self.refused("zero", "2", ddp={"zero": 2})
         self.refused("schedule", "cosin", "cosine", optimizer={"schedule": "cosin"})

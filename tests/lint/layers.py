@@ -10,10 +10,12 @@ ORDER = ["base", "config", "plugin", "graph", "net", "control", "comm", "data", 
          "launch", "infer", "conform", "cli"]
 FOREIGN = re.compile(r"^(mpi\.h|gloo/|cuda|nccl|cublas|cudnn|dnnl|oneapi/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-# one source each, compiled into the core and into the plugin that must match it: the generator of torch.Generator, and the
-# table of launchers
+# one source each, compiled into the core and into the plugin that must match it: the generator of torch.Generator, the
+# table of launchers, and the reader of protocol buffers
 SHARED = {"samplers/distributed.c": {"base/mt19937.h"},
           "plugins/init/env/env.c": {"base/launcher.h"}, "plugins/init/env/slurm.c": {"base/launcher.h"},
+          "plugins/dataset/sft/builtin.h": {"base/embedded.h"},
+          "plugins/dataset/common/tokenizer/pieces.c": {"base/protobuf.h"},
           "plugins/device/cuda/kernels/simt.h": {"simt_double.h"}}
 
 

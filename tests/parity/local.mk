@@ -2,7 +2,7 @@ EXTRA_DIST += tests/parity/make/make_onnx.py tests/parity/vectors/onnx.json
 # What PyTorch gives, stored; tests/parity/make/make_vectors.py writes it again.
 EXTRA_DIST += tests/parity/make/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
-EXTRA_DIST += tests/parity/make/make_schedules.py tests/parity/vectors/schedules.txt \
+EXTRA_DIST += tests/parity/make/make_schedules.py tests/parity/vectors/schedules.txt tests/parity/make/make_histograms.py tests/parity/vectors/histograms.txt \
 	tests/parity/make/make_groups.py tests/parity/vectors/groups.json tests/parity/make/make_loss_mean.py tests/parity/vectors/loss_mean.json
 EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO

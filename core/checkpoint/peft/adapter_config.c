@@ -43,6 +43,8 @@ static ddp_status check_keys(const char *path, const json_t *object, ddp_err *er
                     path, bad);
 }
 
+static const char saved[] = "; look for the folder that PEFT has saved";
+
 static bool read_number(const json_t *v, double *out)
 {
     *out = json_number_value(v);
@@ -53,12 +55,12 @@ static ddp_status read_object(const char *path, const json_t *object, ddp_adapte
 {
     ddp_adapter_config c = {.rslora = json_is_true(json_object_get(object, "use_rslora"))};
 
-    if (!json_is_object(object)) return ddp_fail(err, DDP_ERR_DATA, "%s is no JSON object", path);
+    if (!json_is_object(object)) return ddp_fail(err, DDP_ERR_DATA, "%s is no JSON object%s", path, saved);
     DDP_TRY(check_keys(path, object, err));
     if (!read_number(json_object_get(object, "r"), &c.rank))
-        return ddp_fail(err, DDP_ERR_DATA, "%s: \"r\", the rank, is missing or no number above 0", path);
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"r\", the rank, is missing or no number above 0%s", path, saved);
     if (!read_number(json_object_get(object, "lora_alpha"), &c.alpha))
-        return ddp_fail(err, DDP_ERR_DATA, "%s: \"lora_alpha\" is missing or no number above 0", path);
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"lora_alpha\" is missing or no number above 0%s", path, saved);
     *out = c;
     return DDP_OK;
 }
@@ -72,7 +74,7 @@ ddp_status ddp_adapter_config_parse(const char *path, const char *data, size_t l
 
     if (object == NULL) {
         ddp_clean_text(at.text);
-        return ddp_fail(err, DDP_ERR_DATA, "%s:%d: %s", path, at.line, at.text);
+        return ddp_fail(err, DDP_ERR_DATA, "%s:%d: %s%s", path, at.line, at.text, saved);
     }
     st = read_object(path, object, out, err);
     json_decref(object);

@@ -415,6 +415,24 @@ void checkpoint_safetensors_release(const ddp_safetensors *whole, const ddp_name
     if (from < to) (void)madvise(s->map + from, to - from, MADV_DONTNEED);
 }
 
+ddp_status checkpoint_safetensors_pieces(const ddp_safetensors *s, const ddp_named_tensor *t, uint64_t first,
+                                         uint64_t most, checkpoint_take_piece take, void *ctx, ddp_err *err)
+{
+    uint64_t bytes = 0;
+
+    (void)checkpoint_safetensors_bytes(t, &bytes);
+    for (uint64_t at = 0; at < bytes; at += most) {
+        const ddp_named_tensor piece = {.dtype = DDP_U8,
+                                        .rank = 1,
+                                        .dims = {(int64_t)DDP_MIN_OF(most, bytes - at)},
+                                        .data = (const char *)t->data + at};
+
+        DDP_TRY(take(ctx, first + at, piece.data, (uint64_t)piece.dims[0], err));
+        checkpoint_safetensors_release(s, &piece);
+    }
+    return DDP_OK;
+}
+
 size_t ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }
 
 const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i)

@@ -140,6 +140,21 @@ ddp_status checkpoint_safetensors_header(const ddp_named_tensor *tensors, size_t
 }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
+static ddp_status put_tensor(checkpoint_sink *s, const ddp_named_tensor *t, uint64_t bytes, ddp_err *err)
+{
+    const ddp_tensor_reader *r = &t->reader;
+
+    if (r->read == NULL) return checkpoint_sink_put(s, t->data, bytes, err);
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        const void *piece;
+
+        n = DDP_MIN_OF(bytes - at, r->bytes);
+        DDP_TRY(r->read(r->ctx, (const char *)t->data + at, n, &piece, err));
+        DDP_TRY(checkpoint_sink_put(s, piece, n, err));
+    }
+    return DDP_OK;
+}
+
 static ddp_status put_tensors(checkpoint_sink *s, const ddp_named_tensor *tensors, size_t count, ddp_err *err)
 {
     uint64_t bytes = 0;
@@ -148,7 +163,7 @@ static ddp_status put_tensors(checkpoint_sink *s, const ddp_named_tensor *tensor
         for (size_t i = 0; i < count; i++) {
             if (ddp_safetensors_dtype_size(tensors[i].dtype) != element_sizes[e]) continue;
             (void)checkpoint_safetensors_bytes(&tensors[i], &bytes);
-            DDP_TRY(checkpoint_sink_put(s, tensors[i].data, bytes, err));
+            DDP_TRY(put_tensor(s, &tensors[i], bytes, err));
         }
     return DDP_OK;
 }

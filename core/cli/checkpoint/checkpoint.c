@@ -20,7 +20,7 @@ typedef struct request {
 
 static const ddp_cli_option options[] = {
     {"ls", "DIR", "lists the checkpoints of a folder, without reading their tensors", DDP_TAKES_ROW, .most = 0},
-    {"verify", "PATH", "reads a checkpoint, or all of a folder, and compares every SHA-256", DDP_TAKES_ROW, .most = 0},
+    {"verify", "PATH", "reads a checkpoint, or all of a folder, and compares every hash", DDP_TAKES_ROW, .most = 0},
     {"diff", "A B", "compares two checkpoints: settings, and tensors element by element", DDP_TAKES_ROW, .most = 0},
     {"merge", "A DIR", "writes a checkpoint that is in shards into another folder, with whole files", DDP_TAKES_ROW,
      .most = 0},
@@ -33,7 +33,7 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_checkpoint_usage = {
     .name = "checkpoint",
     .usage = "usage: ddpengine checkpoint ls DIR\n"
              "       ddpengine checkpoint verify PATH\n"
@@ -42,9 +42,10 @@ static const ddp_command command = {
              "       ddpengine checkpoint prune DIR --keep N [--keep-every N] [--dry-run]\n",
     .options = options,
     .option_count = DDP_COUNT(options),
-    .footer =
-        "\nexit codes: 0 done, 1 output could not be written, 2 usage, 8 a checkpoint is damaged or cannot be read,\n"
-        "            or a run writes to the folder that is to be changed\n",
+    .footer = "\nexit codes: 0 done, 1 output could not be written, 2 usage,\n"
+              "            8 a checkpoint is damaged or cannot be read, or a run writes to the\n"
+              "            folder that is to be changed\n",
+    .example = "ddpengine checkpoint prune ckpt --keep 3 --dry-run",
 };
 
 /* Lines are printed as they come: reading gigabytes takes its time. */
@@ -171,7 +172,8 @@ static int prune(const char *dir, const request *q, ddp_log *log)
     ddp_err err = {0};
     ddp_status st = DDP_OK;
 
-    if (q->keep == 0) return cli_usage_error(&command, "prune needs --keep N, how many of the newest stay", "");
+    if (q->keep == 0)
+        return cli_usage_error(&cli_checkpoint_usage, "prune needs --keep N, how many of the newest stay", "");
     if (access(dir, F_OK) != 0) st = ddp_fail_errno(&err, "cannot read the checkpoint folder %s", dir);
     if (st == DDP_OK && !q->dry_run) st = ddp_checkpoint_lock_take(dir, log, &lock, &err); /* would create it */
     if (st == DDP_OK) st = prune_folder(dir, q, lock, &err);
@@ -188,20 +190,22 @@ static int run(const request *q, int count, char **words, ddp_log *log)
     } actions[] = {{"ls", 1}, {"verify", 1}, {"diff", 2}, {"merge", 2}, {"prune", 1}};
     size_t i = 0;
 
-    if (count == 0) return cli_usage_error(&command, "what is to be done? ls, verify, diff, merge or prune", "");
+    if (count == 0)
+        return cli_usage_error(&cli_checkpoint_usage, "what is to be done? ls, verify, diff, merge or prune", "");
     while (i < DDP_COUNT(actions) && strcmp(actions[i].name, words[0]) != 0) i++;
     if (i == DDP_COUNT(actions))
-        return cli_usage_error(&command, "it can be ls, verify, diff, merge or prune, not ", words[0]);
+        return cli_usage_error(&cli_checkpoint_usage, "it can be ls, verify, diff, merge or prune, not ", words[0]);
     if (count - 1 < actions[i].operands)
-        return cli_usage_error(&command,
+        return cli_usage_error(&cli_checkpoint_usage,
                                actions[i].operands == 1 ? "name a folder after "
                                : i == 2                 ? "name two checkpoints after "
                                                         : "name a checkpoint and a folder after ",
                                words[0]);
     if (count - 1 > actions[i].operands)
-        return cli_usage_error(&command, "too many arguments: ", words[actions[i].operands + 1]);
+        return cli_usage_error(&cli_checkpoint_usage, "too many arguments: ", words[actions[i].operands + 1]);
     if (i != 4 && (q->keep > 0 || q->keep_every > 0 || q->dry_run))
-        return cli_usage_error(&command, "--keep, --keep-every and --dry-run go with prune, not with ", words[0]);
+        return cli_usage_error(&cli_checkpoint_usage, "--keep, --keep-every and --dry-run go with prune, not with ",
+                               words[0]);
     switch (i) {
     case 0: return ls(words[1], log);
     case 1: return verify(words[1], log);
@@ -214,7 +218,7 @@ static int run(const request *q, int count, char **words, ddp_log *log)
 int cli_command_checkpoint(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &q, &next);
+    int next, code = cli_parse_options(&cli_checkpoint_usage, argc, argv, &q, &next);
 
     return code >= 0 ? code : run(&q, argc - next, argv + next, log);
 }

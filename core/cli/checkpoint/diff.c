@@ -67,7 +67,7 @@ static void append_shape(ddp_text *out, const ddp_named_tensor *t)
 
 static void tensor_row(const ddp_tensor_difference *d, ddp_text *out)
 {
-    static const char *const parts[DDP_PARTS] = {"model", "optimizer", "hook", "ema"};
+    static const char *const parts[DDP_PARTS] = {"model", "optimizer", "hook", "ema", "local"};
     const ddp_named_tensor *t = d->a != NULL ? d->a : d->b;
     size_t from = out->length;
 

@@ -82,8 +82,10 @@ static ddp_status convert_model(converter *c, ddp_err *err)
     const import_entry *e = import_find(c->yaml, "model_name_or_path");
 
     if (path == NULL)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s:1: there is no model_name_or_path, so that it is no run of LLaMA-Factory", c->yaml->path);
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s:1: there is no model_name_or_path, so that it is no run of LLaMA-Factory; add it, or name another file",
+            c->yaml->path);
     convert_set(c, SECTION_MODEL, "plugin", "llama");
     convert_set_text(c, e, SECTION_MODEL_LLAMA, "config", path);
     convert_set_text(c, e, SECTION_CHECKPOINT, "init_from", path);
@@ -293,25 +295,6 @@ static void print_lines(const char *title, const ddp_text *lines, ddp_text *out)
     }
 }
 
-/* A path as one word of a shell's command, and none of its options. */
-static void print_word(const char *path, ddp_text *out)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-";
-
-    if (path[0] == '-') ddp_text_printf(out, "./");
-    if (path[0] != '\0' && path[strspn(path, plain)] == '\0') {
-        ddp_text_printf(out, "%s", path);
-        return;
-    }
-    ddp_text_printf(out, "'");
-    for (; *path != '\0'; path++)
-        if (*path == '\'')
-            ddp_text_printf(out, "'\\''");
-        else
-            ddp_text_append(out, path, 1);
-    ddp_text_printf(out, "'");
-}
-
 static void print_command(const converter *c, ddp_text *out)
 {
     const char *size = convert_value(c, "export_size"), *dir = convert_value(c, "export_dir");
@@ -319,7 +302,7 @@ static void print_command(const converter *c, ddp_text *out)
 
     if (size != NULL) (void)convert_is_number(size, &gigabytes);
     ddp_text_printf(out, "# The merged model: ddpengine merge -c THIS_FILE --shard-size %.0fGB ", gigabytes);
-    print_word(convert_has_control(dir) ? "DIR" : dir, out);
+    ddp_text_shell_path(out, convert_has_control(dir) ? "DIR" : dir);
     ddp_text_printf(out, "\n");
 }
 

@@ -36,8 +36,8 @@ typedef struct lookup {
 
 static ddp_status fail_dataset(const lookup *l, const char *name, const char *what, ddp_err *err)
 {
-    return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": dataset \"%.80s\": %s", l->c->yaml->path, l->entry->line,
-                    convert_shown(name), what);
+    return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": dataset \"%.80s\": %s; change that, or name another dataset",
+                    l->c->yaml->path, l->entry->line, convert_shown(name), what);
 }
 
 /* ---- an entry ---------------------------------------------------------------------------------------------------- */
@@ -244,10 +244,12 @@ static ddp_status set_section(converter *c, import_section section, const char *
     ddp_status status;
 
     if (l.entry == NULL || l.entry->count == 0)
-        return ddp_fail(err, DDP_ERR_CONFIG, "%s:1: there is no dataset", c->yaml->path);
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s:1: there is no dataset; add dataset: NAME, of dataset_info.json",
+                        c->yaml->path);
     status = look_up(&l, err);
     if (status == DDP_OK && (l.files.failed || l.how.failed || l.files.data == NULL || l.how.data == NULL))
-        status = ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s names nothing", c->yaml->path, l.entry->line, key);
+        status = ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s names nothing; write the name of a dataset",
+                          c->yaml->path, l.entry->line, key);
     if (status == DDP_OK) {
         convert_set_text(c, l.entry, section, "files", l.files.data);
         ddp_text_append(&c->sections[section], l.how.data, l.how.length);

@@ -16,13 +16,15 @@ static const ddp_cli_option options[] = {
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
 };
 
-static const ddp_command command = {
+const ddp_command cli_import_yaml_usage = {
     .name = "import-yaml",
     .usage = "usage: ddpengine import-yaml [-o INI] FILE\n"
-             "makes an INI of a YAML of LLaMA-Factory: of the stages sft and pt, and of a merge\n",
+             "makes an INI of a YAML of LLaMA-Factory: of the stages sft and pt, and of a\n"
+             "merge\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
+    .example = "ddpengine import-yaml -o sft.ini sft.yaml",
 };
 
 static int write_file(const char *path, ddp_text *text, ddp_log *log)
@@ -56,11 +58,11 @@ int cli_command_import_yaml(int argc, char **argv, ddp_log *log)
     converter c = {.yaml = &yaml};
     ddp_text out = {0};
     ddp_err err = {0};
-    int next, code = cli_parse_options(&command, argc, argv, &q, &next);
+    int next, code = cli_parse_options(&cli_import_yaml_usage, argc, argv, &q, &next);
 
     if (code >= 0) return code;
-    if (next == argc) return cli_usage_error(&command, "no YAML file", "");
-    if (next + 1 < argc) return cli_usage_error(&command, "too many arguments: ", argv[next + 1]);
+    if (next == argc) return cli_usage_error(&cli_import_yaml_usage, "no YAML file", "");
+    if (next + 1 < argc) return cli_usage_error(&cli_import_yaml_usage, "too many arguments: ", argv[next + 1]);
     if (import_read(argv[next], &yaml, &err) != DDP_OK || convert(&c, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
         code = cli_print_error(&err, log);

@@ -18,7 +18,8 @@ static uint64_t line_of(const reader *r) { return r->event.start_mark.line + 1; 
 
 static ddp_status fail_at(const reader *r, uint64_t line, const char *what, ddp_err *err)
 {
-    return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s", r->out->path, line, what);
+    return ddp_fail(err, DDP_ERR_CONFIG, "%s:%" PRIu64 ": %s; write it as in the examples of LLaMA-Factory",
+                    r->out->path, line, what);
 }
 
 static ddp_status next(reader *r, ddp_err *err)
@@ -165,9 +166,12 @@ ddp_status import_read(const char *path, import_file *out, ddp_err *err)
     if (text == NULL)
         status = ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
     else if (file == NULL || ((size = fread(text, 1, YAML_BYTES, file)) == 0 && ferror(file)))
-        status = ddp_fail(err, DDP_ERR_CONFIG, "\"%s\": %s", path, strerror(errno));
+        status = ddp_fail(err, DDP_ERR_CONFIG, "cannot read \"%s\": %s; name the YAML file of a run of LLaMA-Factory",
+                          path, strerror(errno));
     else if (size == YAML_BYTES)
-        status = ddp_fail(err, DDP_ERR_CONFIG, "\"%s\" has 1 MiB or more, which no such file has", path);
+        status = ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "\"%s\" has 1 MiB or more, which no such file has; name the YAML file of a run of LLaMA-Factory", path);
     if (status == DDP_OK && yaml_parser_initialize(&r.parser) == 0)
         status = ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
     else if (status == DDP_OK) {

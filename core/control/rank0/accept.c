@@ -103,7 +103,8 @@ void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
 static bool holds_slot(const ddp_peer *p, bool proven)
 {
     if (p->dead) return false;
-    if (p->state == DDP_PEER_REFUSED || (p->state == DDP_PEER_WAITS && !p->agreed)) return proven;
+    if (p->state == DDP_PEER_REFUSED || ((p->state == DDP_PEER_WAITS || p->state == DDP_PEER_HELPS) && !p->agreed))
+        return proven;
     return p->state == DDP_PEER_NEW && ddp_wire_proven(&p->wire) == proven;
 }
 

@@ -62,6 +62,8 @@ static void print_rank(ddp_text *t, int32_t rank)
 {
     if (rank == DDP_RANK_OF_SPARE)
         ddp_text_printf(t, "a spare");
+    else if (rank == DDP_RANK_OF_HELPER)
+        ddp_text_printf(t, "an aggregator");
     else
         ddp_text_printf(t, "rank %d", (int)rank);
 }
@@ -95,6 +97,16 @@ static void print_difference(ddp_text *t, const line *a, int32_t rank_a, const l
     print_side(t, b, rank_b);
 }
 
+/* The words for all differences; frees `t`. */
+static size_t finish(ddp_text *t, size_t count, char *text, size_t capacity)
+{
+    if (count > 1) ddp_text_printf(t, " (and %zu more difference%s)", count - 1, count == 2 ? "" : "s");
+    ddp_text_printf(t, ". Make them equal.");
+    if (count > 0) ddp_copy_text(text, capacity, t->failed ? "the ranks' settings differ" : t->data);
+    ddp_text_free(t);
+    return count;
+}
+
 size_t rank0_agree_compare(const char *a, int32_t rank_a, const char *b, int32_t rank_b, char *text, size_t capacity)
 {
     const char *cursor, *hint;
@@ -113,9 +125,22 @@ size_t rank0_agree_compare(const char *a, int32_t rank_a, const char *b, int32_t
         if (find(a, &hint, lb.key, &la)) continue;
         if (count++ == 0) print_difference(&t, NULL, rank_a, &lb, rank_b);
     }
-    if (count > 1) ddp_text_printf(&t, " (and %zu more difference%s)", count - 1, count == 2 ? "" : "s");
-    ddp_text_printf(&t, ". Make them equal.");
-    if (count > 0) ddp_copy_text(text, capacity, t.failed ? "the ranks' settings differ" : t.data);
-    ddp_text_free(&t);
-    return count;
+    return finish(&t, count, text, capacity);
+}
+
+size_t rank0_agree_compare_some(const char *a, int32_t rank_a, const char *b, int32_t rank_b, char *text,
+                                size_t capacity)
+{
+    const char *cursor, *hint;
+    ddp_text t = {0};
+    size_t count = 0;
+    line la, lb;
+
+    for (cursor = b, hint = a; next_line(&cursor, &lb);) {
+        bool found = find(a, &hint, lb.key, &la);
+
+        if (found && same(la.value, lb.value)) continue;
+        if (count++ == 0) print_difference(&t, found ? &la : NULL, rank_a, &lb, rank_b);
+    }
+    return finish(&t, count, text, capacity);
 }

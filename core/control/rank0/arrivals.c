@@ -6,6 +6,8 @@
 #include "control/rank0/accept.h"
 #include "control/rank0/agree.h"
 #include "control/rank0/announce.h"
+#include "control/rank0/helpers.h"
+#include "control/rank0/relay.h"
 #include "control/rank0/waiting.h"
 #include "control/run.h"
 #include "control/state.h"
@@ -23,22 +25,23 @@ static bool comes_back(const ddp_group *g)
 
 /* ---- who cannot join --------------------------------------------------------------------------------------------- */
 /* A rank that can never take part. In the first rendezvous of a run that ends it for all; later it concerns that rank
- * alone. */
+ * alone, as a helper always. */
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...)
 {
     const ddp_announced *a = &g->server->announced;
-    ddp_failure f = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = rank};
+    bool helper = rank == DDP_RANK_OF_HELPER;
+    ddp_failure f = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = helper ? -1 : rank};
     va_list ap;
 
     va_start(ap, fmt);
     (void)vsnprintf(f.msg, sizeof(f.msg), fmt, ap);
     va_end(ap);
-    if (g->run.met || control_has_begun(&g->self))
+    if (helper || g->run.met || control_has_begun(&g->self))
         rank0_listener_log_refused(g, p, f.msg);
     else
         ddp_announce_failure(g, &f);
-    rank0_announce_refusal(g, p, a->failed && !comes_back(g) ? &a->failure : &f, true);
+    rank0_announce_refusal(g, p, a->failed && !comes_back(g) ? &a->failure : &f, !helper);
 }
 
 void ddp_arrivals_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
@@ -92,31 +95,16 @@ static uint64_t now_since_1970(void)
 
 static void welcome(ddp_group *g)
 {
-    ddp_text all = {0};
+    ddp_text ranks = {0};
 
     leave_out_missing(g);
     if (g->self.start == 0) g->self.start = now_since_1970();
-    ddp_pack_u32(&all, (uint32_t)g->world);
-    for (int32_t r = 0; r < g->world; r++) {
-        const ddp_rank_info *m = &g->ranks[r];
-
-        ddp_pack_u32(&all, (uint32_t)m->home);
-        ddp_pack_u32(&all, m->pid);
-        ddp_pack_bytes(&all, m->host_id, strlen(m->host_id));
-        ddp_pack_bytes(&all, m->host, strlen(m->host));
-    }
-    for (int32_t r = 1; r < g->world; r++) {
-        ddp_text t = {.failed = all.failed};
-
-        ddp_pack_u64(&t, g->self.start);
-        ddp_pack_u32(&t, g->self.generation);
-        ddp_pack_u32(&t, (uint32_t)r);
-        ddp_text_append(&t, all.data, all.length);
-        ddp_announce_send(g, r, DDP_FRAME_WELCOME, &t);
-        ddp_text_free(&t);
-    }
-    ddp_text_free(&all);
+    rank0_announce_ranks(g, &ranks);
+    for (int32_t r = 1; r < g->world; r++) rank0_announce_welcome(g, r, &ranks);
+    ddp_text_free(&ranks);
+    rank0_relay_begin(g);
     ddp_run_met(g);
+    rank0_helpers_met(g);
     rank0_waiting_met(g);
 }
 
@@ -192,7 +180,10 @@ static bool can_be_rank(ddp_group *g, ddp_peer *p, const hello *h)
 {
     char who[24] = "a spare";
 
-    if (h->rank != DDP_RANK_OF_SPARE) (void)snprintf(who, sizeof(who), "rank %d", (int)h->rank);
+    if (h->rank == DDP_RANK_OF_HELPER)
+        (void)snprintf(who, sizeof(who), "an aggregator");
+    else if (h->rank != DDP_RANK_OF_SPARE)
+        (void)snprintf(who, sizeof(who), "rank %d", (int)h->rank);
     if (strcmp(h->version, DDP_VERSION) != 0 || h->abi != DDP_ABI || h->backend_abi != DDP_BACKEND_ABI)
         refuse(g, p, h->rank,
                "%s on host %s runs ddpengine %s (ABI %u, backend ABI %u), rank 0 %s (ABI %u, backend ABI %u). "
@@ -204,7 +195,8 @@ static bool can_be_rank(ddp_group *g, ddp_peer *p, const hello *h)
     else if (h->rank == DDP_RANK_OF_SPARE && !g->self.rejoins)
         refuse(g, p, h->rank, "a spare on host %s has come to a run without [run] restarts, which replaces no rank",
                h->info.host);
-    else if (h->rank != DDP_RANK_OF_SPARE && (h->rank < 0 || h->rank >= g->self.shares))
+    else if (h->rank != DDP_RANK_OF_SPARE && h->rank != DDP_RANK_OF_HELPER &&
+             (h->rank < 0 || h->rank >= g->self.shares))
         refuse(g, p, h->rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d",
                (int)h->rank, h->info.host, (int)g->self.shares, (int)g->self.shares - 1);
     else
@@ -222,6 +214,10 @@ static void take_hello(ddp_group *g, ddp_peer *p, hello *h)
         return;
     }
     if (!can_be_rank(g, p, h)) return;
+    if (h->rank == DDP_RANK_OF_HELPER) {
+        rank0_helpers_begin(p, h->info.host);
+        return;
+    }
     p->start = h->start;
     p->generation = h->generation;
     p->enough = h->enough;

@@ -193,6 +193,28 @@ static ddp_wait *find_wait(ddp_group *g, int32_t from, const request *q, ddp_err
     return w;
 }
 
+/* The same to all that wait; what goes to the leaves of one hub goes to it once. */
+static void reply_to_all(ddp_group *g, ddp_wait *w, ddp_status status, const ddp_text *data)
+{
+    rank0_target targets[DDP_MAX_WORLD];
+    ddp_text body = {.failed = data->failed};
+    size_t count = 0;
+
+    ddp_pack_u32(&body, (uint32_t)status);
+    if (data->length > 0) ddp_text_append(&body, data->data, data->length);
+    for (int32_t r = 0; r < g->world; r++) {
+        int32_t hub = g->server->ranks[r].hub;
+
+        if (w->by_rank[r].waiting && hub == 0) reply(g, r, w->by_rank[r].id, status, data->data, data->length);
+        if (w->by_rank[r].waiting && hub > 0) targets[count++] = (rank0_target){r, w->by_rank[r].id};
+        if (count > 0 && (r + 1 == g->world || g->server->ranks[r + 1].hub != hub)) {
+            ddp_announce_relay(g, g->server->ranks[targets[0].rank].hub, DDP_FRAME_REPLY, targets, count, &body);
+            count = 0;
+        }
+    }
+    ddp_text_free(&body);
+}
+
 static void complete(ddp_group *g, ddp_wait *w)
 {
     ddp_text all = {0};
@@ -205,8 +227,7 @@ static void complete(ddp_group *g, ddp_wait *w)
         if (all.length > UINT32_MAX - DDP_WIRE_FRAME_LIMIT) status = DDP_ERR_INVALID;
         if (status != DDP_OK) ddp_text_free(&all);
     }
-    for (int32_t r = 0; r < g->world; r++)
-        if (w->by_rank[r].waiting) reply(g, r, w->by_rank[r].id, status, all.data, all.length);
+    reply_to_all(g, w, status, &all);
     ddp_text_free(&all);
     unlink_wait(g, w);
 }
@@ -359,30 +380,53 @@ int64_t rank0_pending_tick(ddp_group *g, int64_t now)
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
-bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
+static bool unpack(const ddp_frame *f, request *q)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
+
+    q->id = ddp_unpack_u64(&u);
+    q->op = ddp_unpack_u32(&u);
+    q->timeout_ms = (int64_t)ddp_unpack_u64(&u);
+    q->name = ddp_unpack_bytes(&u, DDP_NAME_LIMIT, &q->name_length);
+    q->data = u.data;
+    q->length = u.left;
+    return !u.bad && q->timeout_ms >= 0 && q->length <= DDP_WIRE_BLOCK_LIMIT + 4;
+}
+
+/* False: it is none of the store's, or malformed. */
+static bool store_request(ddp_group *g, int32_t from, const request *q)
+{
+    switch (q->op) {
+    case DDP_ASK_SET: store_set(g, from, q); return true;
+    case DDP_ASK_GET: store_get(g, from, q); return true;
+    case DDP_ASK_ADD:
+        if (q->length != 8) return false;
+        store_add(g, from, q);
+        return true;
+    case DDP_ASK_REMOVE:
+        rank0_table_remove(g->server->pending.table, q->name, q->name_length);
+        reply(g, from, q->id, DDP_OK, NULL, 0);
+        return true;
+    default: return false;
+    }
+}
+
+bool rank0_pending_helper_request(ddp_group *g, int32_t from, const ddp_frame *f)
+{
+    request q;
+
+    return unpack(f, &q) && store_request(g, from, &q);
+}
+
+bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
+{
+    ddp_unpack u;
     uint32_t code;
     request q;
 
-    q.id = ddp_unpack_u64(&u);
-    q.op = ddp_unpack_u32(&u);
-    q.timeout_ms = (int64_t)ddp_unpack_u64(&u);
-    q.name = ddp_unpack_bytes(&u, DDP_NAME_LIMIT, &q.name_length);
-    q.data = u.data;
-    q.length = u.left;
-    if (u.bad || q.timeout_ms < 0 || q.length > DDP_WIRE_BLOCK_LIMIT + 4) return false;
+    if (!unpack(f, &q)) return false;
+    u = (ddp_unpack){.data = q.data, .left = q.length};
     switch (q.op) {
-    case DDP_ASK_SET: store_set(g, from, &q); return true;
-    case DDP_ASK_GET: store_get(g, from, &q); return true;
-    case DDP_ASK_ADD:
-        if (q.length != 8) return false;
-        store_add(g, from, &q);
-        return true;
-    case DDP_ASK_REMOVE:
-        rank0_table_remove(g->server->pending.table, q.name, q.name_length);
-        reply(g, from, q.id, DDP_OK, NULL, 0);
-        return true;
     case DDP_ASK_AGREEMENT:
         code = ddp_unpack_u32(&u);
         if (u.bad || code == 0 || code > 255) return false; /* it ends the run where the lines differ */
@@ -390,7 +434,7 @@ bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
         return true;
     case DDP_ASK_BARRIER:
     case DDP_ASK_GATHER: arrive(g, from, &q); return true;
-    default: return false;
+    default: return store_request(g, from, &q);
     }
 }
 

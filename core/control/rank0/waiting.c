@@ -115,7 +115,7 @@ bool rank0_waiting_forget(ddp_group *g, const ddp_peer *p, const char *how)
 {
     ddp_server *s = g->server;
 
-    if (!g->self.rejoins || g->run.met || s->announced.failed) return false;
+    if (!g->self.rejoins || g->run.met || s->announced.failed || p->state == DDP_PEER_HELPS) return false;
     ddp_log_line(g->log, DDP_LOG_INFO, "rank %d on host %s is %s before all ranks had met: waiting for it to come back",
                  (int)g->ranks[p->rank].home, g->ranks[p->rank].host, how);
     if (p->state == DDP_PEER_JOINED) s->joined--;

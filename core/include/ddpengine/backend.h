@@ -86,6 +86,28 @@ typedef struct ddp_launcher_ops {
     void (*clean)(uint64_t pid);
 } ddp_launcher_ops;
 
+/* For a backend whose ranks can be helped by hosts that have neither model nor data: `ddpengine aggregate` runs `serve`
+ * there. How ranks and helpers find each other is the backend's own: both have the store of the run, in which keys that
+ * begin with '/' are the same for all. */
+typedef struct ddp_helper_params {
+    uint32_t struct_size, index, world_size, reserved0; /* index: 0, 1, .. in the order in which helpers have come */
+    const char *address;    /* this host's own address as rank 0 reaches it */
+    const char *interface;  /* [group] interface of this host; "": not given */
+    const ddp_store *store; /* valid until `serve` returns */
+    int stop_fd;            /* readable: `serve` is to return, since the run is over */
+    int32_t reserved1;
+} ddp_helper_params;
+
+typedef struct ddp_helper_ops {
+    uint32_t struct_size, reserved0;
+    uint32_t (*count)(const void *config); /* how many helpers the ranks wait for; 0: none. Any thread */
+    /* How many times as fast an all-reduce of large buffers is as without helpers, in theory; 1: no gain. Any thread */
+    double (*gain)(const void *config, uint32_t world_size);
+    /* On a thread of its own, without `open`. Returns DDP_OK soon after stop_fd has become readable. A rank that fails
+     * is no error: the run says so by stop_fd. */
+    ddp_status (*serve)(const ddp_host *host, const void *config, const ddp_helper_params *p, ddp_err *err);
+} ddp_helper_ops;
+
 typedef ddp_status (*ddp_collective)(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err);
 
 typedef struct ddp_backend_ops {
@@ -142,10 +164,18 @@ typedef struct ddp_backend_ops {
      * `rank` got; valid until mem_free of `p`. Not collective. After a collective that both ranks call, each sees what
      * the other stored before it. */
     ddp_status (*mem_peer)(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
+
+    /* Optional. The main thread, before `open`, after `check`: looks at what of this host would be in its way, such as
+     * room, limits and drivers, and reports it. Keeps nothing open and connects to nobody. */
+    void (*preflight)(const ddp_host *host, const void *config, const ddp_preflight *p);
+
+    const ddp_helper_ops *helper; /* Optional. Other hosts can help */
 } ddp_backend_ops;
 
 /* The tables that the engine hands to a plugin of this kind. */
-#define DDP_BACKEND_SERVICES (sizeof(ddp_host) + sizeof(ddp_store) + sizeof(ddp_comm_params) + sizeof(ddp_coll))
+#define DDP_BACKEND_SERVICES                                                                                           \
+    (sizeof(ddp_host) + sizeof(ddp_store) + sizeof(ddp_comm_params) + sizeof(ddp_coll) +            \
+     sizeof(ddp_preflight) + sizeof(ddp_helper_params))
 
 #ifdef __cplusplus
 }

@@ -55,6 +55,7 @@ typedef struct ddp_bind {
     const float *params; /* the parameter arena */
     float *grads;        /* the gradient arena; NULL when the program has no gradients */
     float *buffers;      /* the buffer arena; NULL when the model has none */
+    const void *frozen;  /* parameters that no step writes and whose dtype is not f32; NULL when there are none */
 } ddp_bind;
 
 #define DDP_RUN_GRAD_ADD (1u << 0) /* add to the gradient arena instead of setting it: the later micro-steps */
@@ -219,6 +220,13 @@ typedef struct ddp_device_ops {
     /* Something other than optim_step wrote the `count` parameters from `params` on: the device makes its own copies of
      * them (packed, bf16) again, on COMPUTE. Called for all parameters before the first run. */
     ddp_status (*params_changed)(ddp_device *d, const float *params, uint64_t count, ddp_err *err);
+
+    /* ---- added later */
+    /* Optional, of a device with CAP_HOST_MEMORY: 1 << dtype of what parameters that are not trained may be given as,
+     * beside f32. Only those that nothing reads but LINEAR, LINEAR_GRAD_INPUT and EMBEDDING, as their w, are. */
+    uint32_t (*frozen_dtypes)(ddp_device *d);
+    /* Optional. The device's thread: looks at what would slow down or end a run on it, and reports it. */
+    void (*preflight)(ddp_device *d, const ddp_preflight *p);
 } ddp_device_ops;
 
 /* The tables that the engine hands to a plugin of this kind. */
@@ -226,7 +234,7 @@ typedef struct ddp_device_ops {
     (sizeof(ddp_host) + sizeof(ddp_device_params) + sizeof(ddp_device_info) + sizeof(ddp_bind) + sizeof(ddp_run) +     \
      sizeof(ddp_optim) + sizeof(ddp_optim_peers) + sizeof(ddp_optim_slice) + sizeof(ddp_update) +                      \
      sizeof(ddp_flat_result) + sizeof(ddp_device_peaks) + sizeof(ddp_program) + sizeof(ddp_value) + sizeof(ddp_node) + \
-     sizeof(ddp_plan))
+     sizeof(ddp_plan) + sizeof(ddp_preflight))
 
 #ifdef __cplusplus
 }

@@ -39,10 +39,12 @@ typedef struct ddp_init_ops {
     ddp_status (*put_secret)(ddp_init *i, const void *secret, size_t length, ddp_err *err);
     /* Others, after find: what has come with the endpoint, *length 0 for none. `secret` holds DDP_SECRET_MAX bytes. */
     ddp_status (*get_secret)(ddp_init *i, void *secret, size_t *length, ddp_err *err);
+    /* Optional. Looks at what would be in the way of a rendezvous, and reports it; writes nothing that stays. */
+    void (*preflight)(ddp_init *i, const ddp_preflight *p);
 } ddp_init_ops;
 
 /* The tables that the engine hands to a plugin of this kind. */
-#define DDP_INIT_SERVICES (sizeof(ddp_host))
+#define DDP_INIT_SERVICES (sizeof(ddp_host) + sizeof(ddp_preflight))
 
 #ifdef __cplusplus
 }

@@ -193,9 +193,9 @@ typedef struct ddp_host {
     void (*log)(void *ctx, int level, const char *file, int line, const char *fmt, ...) DDP_PRINTF_(5, 6);
 } ddp_host;
 
-/* A key-value store shared by all ranks, kept by rank 0; keys are private to one communicator. Any thread. When the run
- * is aborted, pending and later calls end with DDP_ERR_ABORTED. A key may have 900 bytes, a value 1 MiB, the store in
- * all 64 MiB. */
+/* A key-value store shared by all ranks, kept by rank 0; keys are private to one communicator, but those that begin
+ * with '/' are the run's, and its helpers' (backend.h). Any thread. When the run is aborted, pending and later calls
+ * end with DDP_ERR_ABORTED. A key may have 900 bytes, a value 1 MiB, the store in all 64 MiB. */
 typedef struct ddp_store {
     uint32_t struct_size, reserved0;
     void *ctx;
@@ -208,6 +208,19 @@ typedef struct ddp_store {
     ddp_status (*add)(void *ctx, const char *key, int64_t delta, int64_t *value, ddp_err *err);
     ddp_status (*remove)(void *ctx, const char *key, ddp_err *err); /* absent: ok */
 } ddp_store;
+
+/* ---- preflight: what `ddpengine --check` asks a plugin to look at before a run ----------------------------------- */
+enum { DDP_FINDING_OK = 0, DDP_FINDING_WARNING, DDP_FINDING_PROBLEM };
+
+typedef struct ddp_preflight {
+    uint32_t struct_size, rank, world_size, local_rank;
+    uint32_t local_size, reserved0;
+    uint64_t shared_bytes; /* that each rank will ask its backend for (mem_alloc) */
+    void *ctx;
+    /* One line. `what`: what was looked at, in a word or two. The text: what is so; of a warning or a problem also what
+     * to do. A problem is what would end the run. */
+    void (*report)(void *ctx, int finding, const char *what, const char *fmt, ...) DDP_PRINTF_(4, 5);
+} ddp_preflight;
 
 /* ---- descriptor: the one exported symbol ------------------------------------------------------------------------- */
 #define DDP_PLUGIN_F_NO_UNLOAD (1u << 0) /* never dlclose (libraries whose threads or handlers outlive it) */

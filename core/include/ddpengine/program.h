@@ -114,7 +114,14 @@ enum {
     DDP_OP_ATTENTION_APART_GRAD,   /* dy, q, k, v, y, log-sum-exp [, segment] -> dq, dk, dv */
     DDP_OP_ATTENTION_APART_CACHED, /* q (N, T, heads D), k, v (N, T, kv_heads D), keys (N, kv_heads, D, C), values (N,
                                     * kv_heads, C, D), start (N) i64 -> y (N, T, heads D); else as ATTENTION_CACHED */
-    DDP_OP_SCALE,            /* x -> attrs.scale.factor x; its gradient is itself */
+    DDP_OP_SCALE,                  /* x -> attrs.scale.factor x; its gradient is itself */
+    DDP_OP_SOFTMAX_PARTS,          /* Of an output layer whose classes are divided among ranks: logits (R, C) of some
+                                    * classes, label (R) i64 counted from the first of them -> parts (R, 4): the largest
+                                    * logit, the sum of exp(logit - largest), the label's logit, and where the first
+                                    * largest stands. A label that is none of 0 .. C - 1 is of other classes, and its
+                                    * logit -infinity */
+    DDP_OP_SOFTMAX_PARTS_GRAD,     /* logits (R, C), label (R), terms (R, 2): log-sum-exp of all classes, and a weight
+                                    * -> dlogits = (exp(logit - log-sum-exp) - 1 at the label) weight */
     DDP_OP_END_
 };
 
@@ -178,11 +185,11 @@ typedef union ddp_attrs {
         double eps;
     } layer_norm;
     struct {
-        double scale;              /* of q k^T */
-        double dropout;            /* of the weights, after softmax; 0 in a program that does not train */
-        uint32_t heads, causal;    /* causal: position t sees 0 .. t */
-        uint32_t place;            /* of the dropout */
-        uint32_t kv_heads;         /* of k and v where they are apart, a divisor of heads; 0: as many as heads */
+        double scale;           /* of q k^T */
+        double dropout;         /* of the weights, after softmax; 0 in a program that does not train */
+        uint32_t heads, causal; /* causal: position t sees 0 .. t */
+        uint32_t place;         /* of the dropout */
+        uint32_t kv_heads;      /* of k and v where they are apart, a divisor of heads; 0: as many as heads */
     } attention;
     struct {
         double eps;
@@ -225,7 +232,8 @@ static inline void ddp_philox(const ddp_random *r, uint32_t place, uint64_t bloc
 /* ---- program ----------------------------------------------------------------------------------------------------- */
 enum {
     DDP_VALUE_INPUT = 1, /* a field of the batch, written by the loader */
-    DDP_VALUE_PARAM,     /* a slice of the parameter arena, canonical f32 */
+    DDP_VALUE_PARAM,     /* a slice of the parameter arena, canonical f32; or of ddp_bind.frozen, and then its dtype is
+                          * one of those that the device takes there */
     DDP_VALUE_GRAD,      /* a slice of the gradient arena, canonical f32 */
     DDP_VALUE_ACT,       /* everything computed in between */
     DDP_VALUE_BUFFER     /* a slice of the buffer arena, f32: state that is not trained; its node reads and writes it */
@@ -236,7 +244,7 @@ typedef struct ddp_value {
     int32_t index; /* INPUT: field; PARAM and GRAD: parameter; BUFFER: buffer; else -1 */
     int64_t dims[DDP_MAX_DIMS];
     int64_t elements;
-    uint64_t offset;  /* PARAM, GRAD and BUFFER: elements from the arena's start */
+    uint64_t offset;  /* PARAM, GRAD and BUFFER: elements from the start of the arena, or of ddp_bind.frozen */
     const char *name; /* the model's name where it has one, else "" */
 } ddp_value;
 

@@ -18,6 +18,16 @@ void observe_tensorboard_step(ddp_tensorboard *t, const ddp_step_record *r)
     (void)t;
     (void)r;
 }
+void observe_tensorboard_ranks(ddp_tensorboard *t, const ddp_ranks *r)
+{
+    (void)t;
+    (void)r;
+}
+void observe_tensorboard_histograms(ddp_tensorboard *t, const ddp_histograms *h)
+{
+    (void)t;
+    (void)h;
+}
 void observe_tensorboard_line(ddp_tensorboard *t, const char *line)
 {
     (void)t;

@@ -5,7 +5,7 @@
  * too, whenever the run is killed. */
 #pragma once
 
-#include "observe/observe.h"
+#include "observe/ranks/ranks.h"
 
 typedef struct ddp_tensorboard ddp_tensorboard;
 
@@ -16,6 +16,8 @@ ddp_status observe_tensorboard_open(const char *dir, uint64_t first_step, ddp_lo
                                     ddp_err *err);
 /* NULL is no file, here and below. Allocates nothing. */
 void observe_tensorboard_step(ddp_tensorboard *t, const ddp_step_record *r);
+void observe_tensorboard_ranks(ddp_tensorboard *t, const ddp_ranks *r); /* of the newest interval */
+void observe_tensorboard_histograms(ddp_tensorboard *t, const ddp_histograms *h);
 /* A line of metrics.jsonl that is no step. */
 void observe_tensorboard_line(ddp_tensorboard *t, const char *line);
 void observe_tensorboard_text(ddp_tensorboard *t, const char *tag, const char *text, uint64_t step);

@@ -4,8 +4,8 @@
 #include "session/variants.h"
 #include "train/measure/noise.h"
 #include "train/measure/profile.h"
-#include "train/reduce/buckets.h"
 #include "train/state/buffer_sync.h"
+#include "train/state/memory.h"
 #include <inttypes.h>
 
 ddp_status local_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err)
@@ -55,17 +55,31 @@ static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_ru
     return DDP_OK;
 }
 
-/* Kernels of one micro-step. On the last one, the early buckets are sent as soon as their gradients are final. */
+/* The forward pass, as far as parameters of the step before are late; *at: the kernel that comes next. */
+static ddp_status run_to_late(ddp_trainer *t, ddp_variant *v, const ddp_run *run, uint32_t *at, ddp_err *err)
+{
+    while (t->reduce.late_end > 0) {
+        uint32_t b = t->reduce.late_end - 1, used = DDP_MAX_OF(v->planned->bucket_used[b], *at);
+
+        DDP_TRY(run_kernels(t, v, run, *at, used, err));
+        *at = used;
+        DDP_TRY(t->way.late_bucket(t, b, err));
+    }
+    return DDP_OK;
+}
+
+/* Kernels of one micro-step. On the last one, the early buckets may go as soon as their gradients are final. */
 static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run, bool last, ddp_err *err)
 {
     uint32_t at = 0, kernels = v->lowered->kernel_count;
 
+    DDP_TRY(run_to_late(t, v, run, &at, err));
     for (uint32_t b = 0; last && b < t->reduce.early_buckets; b++) {
         uint32_t ready = v->planned->bucket_ready[b];
 
         DDP_TRY(run_kernels(t, v, run, at, ready, err));
         at = ready;
-        DDP_TRY(ddp_bucket_send(t, b, err));
+        DDP_TRY(t->way.bucket_ready(t, b, err));
     }
     return run_kernels(t, v, run, at, kernels, err);
 }
@@ -78,6 +92,26 @@ static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value
     return ddp_device_copy(&t->s->device, out, at, floats * sizeof(*out), DDP_COPY_TO_HOST, err);
 }
 
+/* This rank has no sample of the micro-batch; its gradients are 0, or stay. */
+static ddp_status train_on_nothing(ddp_trainer *t, bool adds, bool last, ddp_err *err)
+{
+    while (t->reduce.late_end > 0) DDP_TRY(t->way.late_bucket(t, t->reduce.late_end - 1, err));
+    if (!adds) DDP_TRY(ddp_scale_floats(t, t->mem.grads, t->s->model.layout->extra_offset, 0.0, err));
+    for (uint32_t b = 0; last && b < t->reduce.early_buckets; b++) DDP_TRY(t->way.bucket_ready(t, b, err));
+    ddp_trainer_buffers_count(t);
+    return DDP_OK;
+}
+
+/* The gradients of a batch are a mean over its samples, and where batches differ each counts by its samples. `before`:
+ * it adds to those that are there, which have been weighed already. */
+static ddp_status weigh(ddp_trainer *t, const ddp_batch *batch, bool before, ddp_err *err)
+{
+    double weight = (double)batch->count / t->s->train.mean.divisor;
+
+    if (!t->s->train.mean.by_sample || weight == 1.0) return DDP_OK;
+    return ddp_scale_floats(t, t->mem.grads, t->s->model.layout->extra_offset, before ? 1.0 / weight : weight, err);
+}
+
 ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *batch, bool adds, bool last,
                              double *loss_sum, ddp_err *err)
 {
@@ -88,13 +122,15 @@ ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *ba
     ddp_variant *v;
     float loss;
 
+    if (batch->count == 0) return train_on_nothing(t, adds, last, err);
+    if (adds) DDP_TRY(weigh(t, batch, true, err));
     DDP_TRY(local_batch_program(t, batch->count, true, &v, err));
     if (run_program(t, v, &run, last, err) != DDP_OK || ddp_device_sync(&t->s->device, err) != DDP_OK ||
         read_value(t, v, v->program->loss, 1, &loss, err) != DDP_OK)
         return ddp_run_failed(err);
     *loss_sum += (double)loss * ddp_loss_factor(&t->s->train.mean, batch->count);
     ddp_trainer_buffers_count(t);
-    return DDP_OK;
+    return weigh(t, batch, false, err);
 }
 
 /* The rank's first share comes last. What another one leaves in running statistics goes: they are of one share. */

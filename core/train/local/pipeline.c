@@ -16,51 +16,65 @@ static ddp_status work(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *er
     ddp_stage *g = &p->stages[m->session.devices.own];
 
     switch (job) {
-    case DDP_JOB_OPEN: return local_stage_open(g, err);
-    case DDP_JOB_CLOSE: local_stage_close(g); return DDP_OK;
-    default: return local_stage_run(g, err);
+    case DDP_JOB_OPEN: return ddp_stage_open(g, err);
+    case DDP_JOB_CLOSE: ddp_stage_close(g); return DDP_OK;
+    default: return ddp_stage_run(g, err);
     }
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
-static uint64_t message_bytes(const ddp_stages *cut, const ddp_link *l)
+static ddp_status link_begin(ddp_link *l, uint32_t kind, uint64_t messages, ddp_err *err)
 {
-    uint64_t bytes = 0;
-
-    for (uint32_t k = l->first; k < l->first + l->count; k++) bytes += ddp_round_up(cut->crossings[k].bytes, 64);
-    return bytes;
+    (void)kind;
+    (void)messages;
+    (void)err;
+    local_channel_reset(l->channel);
+    return DDP_OK;
 }
 
-/* A sender has at most as many messages out as it, or its receiver, has micro-batches in flight: so it never waits
- * for room. */
-static ddp_status open_link(ddp_pipeline *p, ddp_link *l, ddp_err *err)
+static ddp_status link_reserve(ddp_link *l, uint64_t message, int64_t deadline_ns, ddp_err *err)
 {
-    const ddp_session *s = p->t->s;
-
-    l->slots = p->count - DDP_MIN_OF(l->from, l->to);
-    for (uint32_t v = 0; v < s->programs.count; v++)
-        if (s->programs.variants[v].stages != NULL)
-            l->slot_bytes = DDP_MAX_OF(l->slot_bytes, message_bytes(s->programs.variants[v].stages, l));
-    return local_channel_open(l->slots, &l->channel, err);
+    (void)message;
+    (void)err;
+    return local_channel_reserve(l->channel, deadline_ns);
 }
 
-/* The crossings of two stages stand side by side in the table. */
+static ddp_status link_send(ddp_link *l, uint64_t message, ddp_err *err)
+{
+    (void)message;
+    (void)err;
+    local_channel_send(l->channel);
+    return DDP_OK;
+}
+
+static ddp_status link_wait(ddp_link *l, uint64_t message, int64_t deadline_ns, ddp_err *err)
+{
+    (void)err;
+    return local_channel_wait(l->channel, message, deadline_ns);
+}
+
+static ddp_status link_release(ddp_link *l, ddp_err *err)
+{
+    (void)err;
+    local_channel_release(l->channel);
+    return DDP_OK;
+}
+
+static void link_cancel(ddp_link *l) { local_channel_cancel(l->channel); }
+
+static const ddp_link_ops channel_ops = {.begin = link_begin,
+                                         .reserve = link_reserve,
+                                         .send = link_send,
+                                         .wait = link_wait,
+                                         .release = link_release,
+                                         .cancel = link_cancel};
+
 static ddp_status open_links(ddp_pipeline *p, ddp_err *err)
 {
-    const ddp_stages *cut = p->t->s->programs.variants[0].stages;
-
-    p->links = ddp_alloc((cut->crossing_count + 1) * sizeof(*p->links), err);
-    if (p->links == NULL) return err->status;
-    for (uint32_t i = 0; i < cut->crossing_count; i++) {
-        const ddp_crossing *x = &cut->crossings[i];
-        ddp_link *last = p->link_count > 0 ? &p->links[p->link_count - 1] : NULL;
-
-        if (last != NULL && last->from == x->from && last->to == x->to)
-            last->count++;
-        else
-            p->links[p->link_count++] = (ddp_link){.from = x->from, .to = x->to, .first = i, .count = 1};
-    }
-    for (uint32_t i = 0; i < p->link_count; i++) DDP_TRY(open_link(p, &p->links[i], err));
+    p->ops = &channel_ops;
+    DDP_TRY(ddp_stage_links(p, UINT32_MAX, err));
+    for (uint32_t i = 0; i < p->link_count; i++)
+        DDP_TRY(local_channel_open(p->links[i].slots, &p->links[i].channel, err));
     return DDP_OK;
 }
 
@@ -80,7 +94,7 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
         of->mem.grads = t->mem.grads;
     }
     local_device_group_start(t->local.group, DDP_JOB_OPEN);
-    own = local_stage_open(&p->stages[0], err);
+    own = ddp_stage_open(&p->stages[0], err);
     if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->devices.name, t->s->devices.ordinals[0]);
     DDP_TRY(local_device_group_finish(t->local.group, "opening the devices", own, err));
     for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->local.group->all, p->count, i, 1, err));
@@ -114,7 +128,7 @@ bool ddp_pipeline_close(ddp_trainer *t)
     if (p == NULL) return true;
     opened = t->local.group != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
     if (!local_device_group_close(t)) return false;
-    if (opened) local_stage_close(&p->stages[0]);
+    if (opened) ddp_stage_close(&p->stages[0]);
     for (uint32_t i = 0; i < p->link_count; i++) local_channel_close(p->links[i].channel);
     free(p->links);
     free(p->stages);
@@ -145,9 +159,9 @@ ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
 
     p->step = step;
     p->random = ddp_trainer_random(t, 0);
-    for (uint32_t i = 0; i < p->link_count; i++) local_channel_reset(p->links[i].channel);
+    DDP_TRY(ddp_stage_begin(p, DDP_LINK_TRAINS, step->micros, err));
     local_device_group_start(t->local.group, JOB_RUN);
-    own = local_stage_run(&p->stages[0], err);
+    own = ddp_stage_run(&p->stages[0], err);
     DDP_TRY(local_device_group_finish(t->local.group, "the micro-batches of a step", own, err));
     add_extras(t);
     for (uint32_t i = 0; i < p->count; i++) step->loss_sum += p->stages[i].loss_sum;

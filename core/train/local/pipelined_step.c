@@ -49,8 +49,8 @@ bool ddp_pipelined_possible(const ddp_trainer *t)
 
     return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
            s->shares.count == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
-           !s->launch.profile && has_one_group(t) && t->noise == NULL &&
-           s->config->train->non_finite != DDP_NON_FINITE_SKIP;
+           !s->launch.profile && has_one_group(t) && t->gradients.noise == NULL && t->gradients.histograms == NULL &&
+           !s->train.mean.by_sample && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
@@ -220,7 +220,7 @@ static void record(ddp_trainer *t, slot *s)
     s->record.grad_norm = t->reduce.clip == NULL ? NAN : *s->norm;
     s->record.step_ms = step_s * 1e3;
     s->record.samples_per_s = s->step.samples / step_s;
-    ddp_trainer_record(t, &s->record);
+    ddp_trainer_record(t, &s->record, 0.0);
 }
 
 static ddp_status finish(ddp_trainer *t, slot *s, uint32_t event, ddp_err *err)

@@ -48,12 +48,13 @@ static ddp_status allocate(ddp_stage *g, uint64_t arena_bytes, uint32_t inputs, 
     for (uint32_t i = 0; i < g->pipe->link_count; i++) {
         ddp_link *l = &g->pipe->links[i];
 
-        if (l->to == g->number) DDP_TRY(ddp_device_alloc(&g->s->device, l->slots * l->slot_bytes, &l->memory, err));
+        if (l->to == g->number || g->pipe->of_ranks)
+            DDP_TRY(ddp_device_alloc(&g->s->device, l->slots * l->slot_bytes, &l->memory, err));
     }
     return DDP_OK;
 }
 
-ddp_status local_stage_open(ddp_stage *g, ddp_err *err)
+ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err)
 {
     uint64_t arena_bytes = 0;
     uint32_t inputs = 0;
@@ -79,11 +80,12 @@ static void close_program(const ddp_stage *g, ddp_stage_program *p)
     ddp_device_lowered_free(&g->s->device, p->lowered);
 }
 
-void local_stage_close(ddp_stage *g)
+void ddp_stage_close(ddp_stage *g)
 {
     for (uint32_t v = 0; v < DDP_MAX_VARIANTS; v++) close_program(g, &g->programs[v]);
     for (uint32_t i = 0; i < g->pipe->link_count; i++)
-        if (g->pipe->links[i].to == g->number) ddp_device_free(&g->s->device, g->pipe->links[i].memory);
+        if (g->pipe->links[i].to == g->number || g->pipe->of_ranks)
+            ddp_device_free(&g->s->device, g->pipe->links[i].memory);
     for (uint32_t k = 0; k < g->slots; k++) {
         if (g->arenas != NULL) ddp_device_free(&g->s->device, g->arenas[k]);
         if (g->inputs != NULL) free(g->inputs[k]);
@@ -92,14 +94,76 @@ void local_stage_close(ddp_stage *g)
     free(g->inputs);
 }
 
+/* ---- links ----------------------------------------------------------------------------------------------------- */
+static uint64_t message_bytes(const ddp_stages *cut, uint32_t first, uint32_t count)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t k = first; k < first + count; k++) bytes += ddp_round_up(cut->crossings[k].bytes, 64);
+    return bytes;
+}
+
+static ddp_link *link_of(ddp_pipeline *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < p->link_count; i++)
+        if (p->links[i].from == from && p->links[i].to == to) return &p->links[i];
+    p->links[p->link_count] = (ddp_link){.from = from, .to = to, .slots = p->count - DDP_MIN_OF(from, to)};
+    return &p->links[p->link_count++];
+}
+
+/* The crossings of two stages stand side by side in the table. */
+static void add_links(ddp_pipeline *p, const ddp_variant *v, uint32_t own)
+{
+    const ddp_stages *cut = v->stages;
+    uint32_t kind = v->training ? DDP_LINK_TRAINS : DDP_LINK_EVALUATES, next;
+
+    for (uint32_t i = 0; i < cut->crossing_count; i = next) {
+        uint32_t from = cut->crossings[i].from, to = cut->crossings[i].to;
+        ddp_link *l;
+
+        for (next = i + 1; next < cut->crossing_count; next++)
+            if (cut->crossings[next].from != from || cut->crossings[next].to != to) break;
+        if (own != UINT32_MAX && from != own && to != own) continue;
+        l = link_of(p, from, to);
+        l->kind[kind].first = i;
+        l->kind[kind].count = next - i;
+        l->kind[kind].bytes = DDP_MAX_OF(l->kind[kind].bytes, message_bytes(cut, i, next - i));
+        l->slot_bytes = DDP_MAX_OF(l->slot_bytes, l->kind[kind].bytes);
+    }
+}
+
+/* A sender has at most as many messages out as it, or its receiver, has micro-batches in flight: so it never waits
+ * for room. */
+ddp_status ddp_stage_links(ddp_pipeline *p, uint32_t own, ddp_err *err)
+{
+    const ddp_session *s = p->t->s;
+
+    p->links = ddp_alloc((size_t)p->count * p->count * sizeof(*p->links), err);
+    if (p->links == NULL) return err->status;
+    for (uint32_t v = 0; v < s->programs.count; v++)
+        if (s->programs.variants[v].stages != NULL) add_links(p, &s->programs.variants[v], own);
+    return DDP_OK;
+}
+
+ddp_status ddp_stage_begin(ddp_pipeline *p, uint32_t kind, uint64_t messages, ddp_err *err)
+{
+    for (uint32_t i = 0; i < p->link_count; i++)
+        DDP_TRY(p->ops->begin(&p->links[i], kind, p->links[i].kind[kind].count > 0 ? messages : 0, err));
+    return DDP_OK;
+}
+
 /* ---- what passes between stages -------------------------------------------------------------------------------- */
 static int64_t deadline(const ddp_stage *g) { return ddp_now_ns() + g->s->config->group->step_timeout_ms * 1000000; }
 
-/* The words for a wait that has ended badly; none where another stage has failed, whose words count. */
-static ddp_status waited(ddp_stage *g, ddp_status st, const ddp_link *l, uint64_t micro, ddp_err *err)
+/* What comes of a wait that began at `from`: words where it has ended badly; none where another stage has failed, whose
+ * words count. */
+static ddp_status waited(ddp_stage *g, ddp_status st, int64_t from, const ddp_link *l, uint64_t micro, ddp_err *err)
 {
-    g->cancelled = st == DDP_ERR_ABORTED;
-    if (st == DDP_OK || g->cancelled) return st;
+    bool told = st != DDP_OK && err->msg[0] != '\0';
+
+    g->wait_ns += ddp_now_ns() - from;
+    g->cancelled = st == DDP_ERR_ABORTED && !told;
+    if (st == DDP_OK || g->cancelled || told) return st;
     (void)ddp_fail(err, st, "%s of micro-batch %" PRIu64 ", from stage %u to stage %u: not within [group] step_timeout",
                    l->from < l->to ? "the activations" : "the gradients", micro, l->from, l->to);
     return ddp_fail_as(err, DDP_EXIT_TIMEOUT);
@@ -107,25 +171,34 @@ static ddp_status waited(ddp_stage *g, ddp_status st, const ddp_link *l, uint64_
 
 static char *slot_of(const ddp_link *l, uint64_t micro) { return l->memory + micro % l->slots * l->slot_bytes; }
 
-/* Whether the link is one of the stage's in this direction; forward: to a later stage. */
-static bool is_of(const ddp_link *l, uint32_t stage, bool forward)
+static uint32_t kind_of(const ddp_stages *cut)
 {
-    return stage == l->to && (l->from < l->to) == forward;
+    return cut->programs[0]->training != 0 ? DDP_LINK_TRAINS : DDP_LINK_EVALUATES;
+}
+
+/* Whether messages come to the stage on the link in this direction; forward: to a later stage. */
+static bool is_of(const ddp_link *l, uint32_t kind, uint32_t stage, bool forward)
+{
+    return stage == l->to && (l->from < l->to) == forward && l->kind[kind].count > 0;
 }
 
 /* Waits for what earlier stages give (forward), or later ones, and points the inputs at it. */
 static ddp_status receive(ddp_stage *g, const ddp_stages *cut, uint64_t micro, bool forward, ddp_err *err)
 {
     void **inputs = g->inputs[micro % g->slots];
+    uint32_t kind = kind_of(cut);
 
     for (uint32_t i = 0; i < g->pipe->link_count; i++) {
-        const ddp_link *l = &g->pipe->links[i];
+        ddp_link *l = &g->pipe->links[i];
+        uint32_t first = l->kind[kind].first;
+        int64_t from;
         char *at;
 
-        if (!is_of(l, g->number, forward)) continue;
-        DDP_TRY(waited(g, local_channel_wait(l->channel, micro, deadline(g)), l, micro, err));
+        if (!is_of(l, kind, g->number, forward)) continue;
+        from = ddp_now_ns();
+        DDP_TRY(waited(g, g->pipe->ops->wait(l, micro, deadline(g), err), from, l, micro, err));
         at = slot_of(l, micro);
-        for (uint32_t k = l->first; k < l->first + l->count; k++) {
+        for (uint32_t k = first; k < first + l->kind[kind].count; k++) {
             inputs[cut->crossings[k].input] = at;
             at += ddp_round_up(cut->crossings[k].bytes, 64);
         }
@@ -133,13 +206,13 @@ static ddp_status receive(ddp_stage *g, const ddp_stages *cut, uint64_t micro, b
     return DDP_OK;
 }
 
-static ddp_status send_message(ddp_stage *g, const ddp_link *l, const ddp_stages *cut, const ddp_stage_program *p,
+static ddp_status send_message(ddp_stage *g, ddp_link *l, const ddp_stages *cut, const ddp_stage_program *p,
                                uint64_t micro, ddp_err *err)
 {
-    uint32_t slot = (uint32_t)(micro % g->slots);
+    uint32_t slot = (uint32_t)(micro % g->slots), kind = kind_of(cut), first = l->kind[kind].first;
     char *to = slot_of(l, micro);
 
-    for (uint32_t k = l->first; k < l->first + l->count; k++) {
+    for (uint32_t k = first; k < first + l->kind[kind].count; k++) {
         const ddp_crossing *x = &cut->crossings[k];
         const void *from =
             x->sent < 0 ? g->inputs[slot][x->field] : (char *)g->arenas[slot] + p->planned->plan.value_offset[x->sent];
@@ -148,40 +221,56 @@ static ddp_status send_message(ddp_stage *g, const ddp_link *l, const ddp_stages
         to += ddp_round_up(x->bytes, 64);
     }
     DDP_TRY(ddp_device_sync(&g->s->device, err));
-    local_channel_send(l->channel);
-    return DDP_OK;
+    return g->pipe->ops->send(l, micro, err);
 }
 
 static ddp_status send_all(ddp_stage *g, const ddp_stages *cut, const ddp_stage_program *p, uint64_t micro,
                            bool forward, ddp_err *err)
 {
     for (uint32_t i = 0; i < g->pipe->link_count; i++) {
-        const ddp_link *l = &g->pipe->links[i];
+        ddp_link *l = &g->pipe->links[i];
+        int64_t from;
 
-        if (l->from != g->number || (l->from < l->to) != forward) continue;
-        DDP_TRY(waited(g, local_channel_reserve(l->channel, deadline(g)), l, micro, err));
+        if (l->from != g->number || (l->from < l->to) != forward || l->kind[kind_of(cut)].count == 0) continue;
+        from = ddp_now_ns();
+        DDP_TRY(waited(g, g->pipe->ops->reserve(l, micro, deadline(g), err), from, l, micro, err));
         DDP_TRY(send_message(g, l, cut, p, micro, err));
     }
     return DDP_OK;
 }
 
-static void release_all(const ddp_stage *g)
+static ddp_status release_all(const ddp_stage *g, uint32_t kind, ddp_err *err)
 {
-    for (uint32_t i = 0; i < g->pipe->link_count; i++)
-        if (g->pipe->links[i].to == g->number) local_channel_release(g->pipe->links[i].channel);
+    for (uint32_t i = 0; i < g->pipe->link_count; i++) {
+        ddp_link *l = &g->pipe->links[i];
+
+        if (l->to == g->number && l->kind[kind].count > 0) DDP_TRY(g->pipe->ops->release(l, err));
+    }
+    return DDP_OK;
 }
 
 /* ---- a micro-batch --------------------------------------------------------------------------------------------- */
-/* Which of the programs: the last batch of an epoch may be a smaller one. */
+/* Which of the programs is for batch `number` of those of `samples`: the last one may be smaller. */
+static uint32_t variant_at(const ddp_stage *g, bool training, uint64_t samples, uint64_t number)
+{
+    uint64_t batch = (uint64_t)g->pipe->t->s->batches.batch_size;
+    int64_t count = (int64_t)DDP_MIN_OF(batch, samples - number * batch);
+    uint32_t v = 0;
+
+    while (variants_of(g)[v].batch != count || variants_of(g)[v].training != training) v++;
+    return v;
+}
+
 static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 {
     const ddp_trainer *t = g->pipe->t;
-    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->progress.cursor + micro) * batch;
-    int64_t count = (int64_t)DDP_MIN_OF(batch, t->s->train.count - before);
-    uint32_t v = 0;
 
-    while (variants_of(g)[v].batch != count || variants_of(g)[v].stages == NULL) v++;
-    return v;
+    return variant_at(g, true, t->s->train.count, t->progress.cursor + micro);
+}
+
+static void set_batch(const ddp_stage *g, uint64_t micro, const ddp_batch *batch, uint32_t fields)
+{
+    for (uint32_t f = 0; f < fields; f++) g->inputs[micro % g->slots][f] = batch->buffers[f];
 }
 
 static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
@@ -189,7 +278,7 @@ static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
     ddp_batch batch;
 
     DDP_TRY(local_batch_next(g->t, g->pipe->step, 0, &batch, err));
-    for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
+    set_batch(g, micro, &batch, g->s->train.field_count);
     return DDP_OK;
 }
 
@@ -259,8 +348,25 @@ static ddp_status backward(ddp_stage *g, uint64_t micro, ddp_err *err)
     DDP_TRY(run_kernels(g, p, micro, p->split, p->lowered->kernel_count, err));
     DDP_TRY(send_all(g, cut, p, micro, false, err));
     DDP_TRY(read_loss(g, cut, p, micro, err));
-    release_all(g);
-    return DDP_OK;
+    return release_all(g, DDP_LINK_TRAINS, err);
+}
+
+ddp_status ddp_stage_evaluate(ddp_stage *g, uint64_t number, const ddp_batch *batch, uint32_t *variant, ddp_err *err)
+{
+    uint32_t slot = (uint32_t)(number % g->slots), v = variant_at(g, false, g->s->eval.count, number);
+    const ddp_stages *cut = variants_of(g)[v].stages;
+    ddp_stage_program *p = &g->programs[v];
+    ddp_run run = {.struct_size = sizeof(run), .inputs = g->inputs[slot]};
+
+    if (batch != NULL) set_batch(g, number, batch, g->s->eval.field_count);
+    DDP_TRY(ready(g, cut, p, slot, err));
+    DDP_TRY(receive(g, cut, number, true, err));
+    if (ddp_device_run(&g->s->device, p->instances[slot], &run, 0, p->lowered->kernel_count, err) != DDP_OK ||
+        ddp_device_sync(&g->s->device, err) != DDP_OK)
+        return ddp_run_failed(err);
+    DDP_TRY(send_all(g, cut, p, number, true, err));
+    *variant = v;
+    return release_all(g, DDP_LINK_EVALUATES, err);
 }
 
 /* Forward runs `slots` - 1 micro-batches before backward, then in turn. */
@@ -275,14 +381,15 @@ static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status local_stage_run(ddp_stage *g, ddp_err *err)
+ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err)
 {
     ddp_status st;
 
     g->loss_sum = 0.0;
+    g->wait_ns = 0;
     g->cancelled = false;
     st = run_schedule(g, err);
     if (g->cancelled) return DDP_OK; /* the one that failed has the words */
-    for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) local_channel_cancel(g->pipe->links[i].channel);
+    for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) g->pipe->ops->cancel(&g->pipe->links[i]);
     return st;
 }

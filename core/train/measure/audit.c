@@ -11,6 +11,14 @@ struct ddp_trainer_audit {
     bool ahead; /* steps are recorded before their update */
 };
 
+/* Samples of an epoch. */
+static uint64_t share_of(const ddp_trainer *t, uint64_t share)
+{
+    const ddp_split *split = &t->s->train.split;
+
+    return split->total > 0 ? ddp_split_before(split, split->total, share) : t->s->train.count;
+}
+
 /* Of one of the rank's shares, which the files know as ranks: they are the same whoever is there. */
 static ddp_audit_record record_of(const ddp_trainer *t, uint32_t share, uint32_t kind, uint64_t step)
 {
@@ -21,7 +29,7 @@ static ddp_audit_record record_of(const ddp_trainer *t, uint32_t share, uint32_t
                               .rank = (uint32_t)t->s->shares.list[share],
                               .world = (uint32_t)t->s->shares.count,
                               .length = t->s->train.length,
-                              .share = t->s->train.count};
+                              .share = share_of(t, (uint64_t)t->s->shares.list[share])};
 }
 
 static ddp_status write_for_all(ddp_trainer *t, uint32_t kind, ddp_err *err)

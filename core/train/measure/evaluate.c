@@ -3,8 +3,11 @@
 #include "train/measure/evaluate.h"
 #include "session/plugins.h"
 #include "train/ema.h"
+#include "train/head/head.h"
 #include "train/local/replicas.h"
 #include "train/measure/evaluated.h"
+#include "train/ranks/arenas.h"
+#include "train/ranks/pipeline.h"
 #include "train/state/buffer_sync.h"
 #include "train/state/survivor.h"
 #include <inttypes.h>
@@ -117,7 +120,10 @@ static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *s
 static ddp_status evaluate_shares(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
     DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
-    for (uint32_t share = 0; share < t->s->shares.own && sums->stop == 0; share++)
+    if (t->local.ranks != NULL) DDP_TRY(ranks_evaluate(t, sums, err));
+    if (t->local.head != NULL) DDP_TRY(head_evaluate(t, sums, err));
+    for (uint32_t share = 0;
+         share < t->s->shares.own && sums->stop == 0 && t->local.ranks == NULL && t->local.head == NULL; share++)
         DDP_TRY(evaluate_share(t, t->eval_loaders[share], sums, err));
     return gather_sums(t, sums, err);
 }
@@ -133,16 +139,40 @@ static ddp_status evaluate_average(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
     return st == DDP_OK ? train_ema_exchange(t, err) : (train_ema_exchange(t, &ignored), st);
 }
 
+/* There is no loss. By itself that is an error; a training run goes on, and says so. */
+static ddp_status nothing_counts(ddp_trainer *t, double samples, ddp_err *err)
+{
+    char text[256], members[384];
+
+    (void)snprintf(
+        text, sizeof(text),
+        "evaluation: no label of its %.0f samples counts, so that it has no loss; look at the data of [eval]: all its labels are ignored",
+        samples);
+    if (t->s->launch.purpose == DDP_TO_EVALUATE) {
+        (void)ddp_fail(err, DDP_ERR_DATA, "%s", text);
+        return ddp_fail_as(err, DDP_EXIT_DATA);
+    }
+    if (t->observer == NULL) return DDP_OK;
+    ddp_log_line(t->s->log, DDP_LOG_WARN, "%s", text);
+    (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"text\": \"%s\"", t->progress.step, text);
+    ddp_observe_event(t->observer, "warning", members, NULL);
+    return DDP_OK;
+}
+
+static double mean_of(double sum, double count) { return count > 0.0 && !isnan(sum) ? sum / count : (double)NAN; }
+
 ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
     ddp_sums sums;
     ddp_status st;
 
-    if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
+    if (t->s->config->ddp->broadcast_buffers)
+        DDP_TRY(t->local.ranks != NULL ? ranks_buffers_broadcast(t, err) : ddp_trainer_broadcast_buffers(t, err));
     DDP_TRY(ddp_sums_open(t->s, &sums, err));
     st = train_ema_is_evaluated(t) ? evaluate_average(t, &sums, err) : evaluate_shares(t, &sums, err);
+    if (st == DDP_OK && t->progress.stopping == 0 && sums.counted <= 0.0) st = nothing_counts(t, sums.samples, err);
     if (st == DDP_OK && t->progress.stopping == 0) {
-        t->result.eval_loss = sums.loss / sums.counted;
+        t->result.eval_loss = mean_of(sums.loss, sums.counted);
         t->result.eval_samples = sums.samples;
         ddp_evaluated_set(&t->evaluated, t->s, &sums);
         t->result.eval_accuracy = ddp_evaluated_value(&t->evaluated, "accuracy");

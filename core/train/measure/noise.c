@@ -24,14 +24,14 @@ ddp_status measure_noise_open(ddp_trainer *t, ddp_err *err)
     size_t world = (size_t)t->s->launch.world;
 
     if (!t->s->config->train->noise_scale) return DDP_OK;
-    t->noise = ddp_alloc(sizeof(*t->noise) + world * sizeof(sample), err);
-    return t->noise == NULL ? err->status : DDP_OK;
+    t->gradients.noise = ddp_alloc(sizeof(*t->gradients.noise) + world * sizeof(sample), err);
+    return t->gradients.noise == NULL ? err->status : DDP_OK;
 }
 
 void measure_noise_close(ddp_trainer *t)
 {
-    free(t->noise);
-    t->noise = NULL;
+    free(t->gradients.noise);
+    t->gradients.noise = NULL;
 }
 
 ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *err)
@@ -39,7 +39,7 @@ ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *
     const ddp_layout *l = t->s->model.layout;
     double sum = 0.0, scale = 1.0, counted;
 
-    if (t->noise == NULL) return DDP_OK;
+    if (t->gradients.noise == NULL) return DDP_OK;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         ddp_flat_result part = {0};
 
@@ -47,11 +47,12 @@ ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *
                                 ddp_bucket_elements(l, b), &part, err));
         sum += part.value;
     }
-    if (t->s->train.mean.by_token) { /* the gradient is a sum over the labels, divided by a constant */
+    if (ddp_loss_is_sum(&t->s->train.mean)) { /* the gradient is a sum, divided by a constant */
         counted = ddp_loss_counted(&t->s->train.mean, batch);
         scale = counted > 0.0 ? t->s->train.mean.divisor / counted : 0.0;
     }
-    t->noise->own = (sample){.squares = sum * scale * scale, .count = scale > 0.0 ? (double)batch->count : 0.0};
+    t->gradients.noise->own =
+        (sample){.squares = sum * scale * scale, .count = scale > 0.0 ? (double)batch->count : 0.0};
     return DDP_OK;
 }
 
@@ -59,7 +60,7 @@ ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *
 static ddp_status gather(ddp_trainer *t, sample *mean, ddp_err *err)
 {
     uint32_t world = (uint32_t)t->s->launch.world;
-    ddp_noise *n = t->noise;
+    ddp_noise *n = t->gradients.noise;
     ddp_task task = ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, &n->own, n->all, sizeof(sample) / sizeof(double));
 
     task.coll.dtype = DDP_F64;
@@ -76,7 +77,7 @@ static ddp_status gather(ddp_trainer *t, sample *mean, ddp_err *err)
 ddp_status measure_noise_step(ddp_trainer *t, double samples, ddp_err *err)
 {
     double big = t->result.grad_norm * t->result.grad_norm, keep;
-    ddp_noise *n = t->noise;
+    ddp_noise *n = t->gradients.noise;
     sample small;
 
     if (n == NULL) return DDP_OK;
@@ -91,7 +92,7 @@ ddp_status measure_noise_step(ddp_trainer *t, double samples, ddp_err *err)
 
 double measure_noise_scale(const ddp_trainer *t)
 {
-    const ddp_noise *n = t->noise;
+    const ddp_noise *n = t->gradients.noise;
 
     if (n == NULL) return 0.0;
     return n->steps > 0 && n->gradient > 0.0 && n->variance > 0.0 ? n->variance / n->gradient : NAN;

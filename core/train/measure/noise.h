@@ -7,7 +7,7 @@
 #include "train/trainer.h"
 
 ddp_status measure_noise_open(ddp_trainer *t,
-                              ddp_err *err); /* t->noise, where it is asked for; the buckets are there */
+                              ddp_err *err); /* t->gradients.noise, where it is asked for; the buckets are there */
 void measure_noise_close(ddp_trainer *t);
 /* The arena has the gradient of this batch, the first micro-batch of this step, and nothing of another rank. */
 ddp_status measure_noise_first(ddp_trainer *t, const ddp_batch *batch, ddp_err *err);

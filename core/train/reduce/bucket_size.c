@@ -96,7 +96,8 @@ ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
 {
     uint64_t bytes = 0;
 
-    if (t->s->config->ddp->bucket_size > 0 || ddp_group_world(t->group) == 1 || t->s->launch.purpose != DDP_TO_TRAIN)
+    if (t->s->config->ddp->bucket_size > 0 || ddp_group_world(t->group) == 1 || t->s->launch.purpose != DDP_TO_TRAIN ||
+        t->s->devices.rank_stages > 1)
         return DDP_OK;
     DDP_TRY(of_survivors(t, &bytes, err));
     if (bytes == 0 && t->s->launch.rank == 0) bytes = kept(t);

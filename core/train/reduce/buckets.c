@@ -1,5 +1,6 @@
 /* train/reduce/buckets.c -- see buckets.h. */
 #include "train/reduce/buckets.h"
+#include "train/measure/histograms.h"
 #include "train/measure/profile.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/not_finite.h"
@@ -36,32 +37,41 @@ ddp_status ddp_buckets_nothing(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+static ddp_status update_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    int64_t from = ddp_trace_begin(t->trace);
+    int64_t traced = ddp_trace_begin(t->trace), from = ddp_now_ns();
 
     DDP_TRY(t->way.update_bucket(t, b, err));
-    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", b, 0, from);
+    step->update_ns += ddp_now_ns() - from;
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", b, 0, traced);
     return DDP_OK;
 }
 
-static ddp_status update_all(ddp_trainer *t, ddp_err *err)
+static ddp_status update_all(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
-    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) DDP_TRY(update_bucket(t, b, err));
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) DDP_TRY(update_bucket(t, step, b, err));
     return DDP_OK;
 }
 
 ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    (void)step;
-    return update_bucket(t, b, err);
+    return update_bucket(t, step, b, err);
+}
+
+ddp_status reduce_bucket_wait(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
+{
+    int64_t traced = ddp_trace_begin(t->trace), from = ddp_now_ns();
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err, reducer_wait(t->reduce.reducer, b, err));
+    step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
+    return DDP_OK;
 }
 
 /* Nothing is updated before all buckets are there. */
 ddp_status ddp_bucket_reduced_last(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    (void)step;
-    return b + 1 < t->s->model.layout->bucket_count ? DDP_OK : update_all(t, err);
+    return b + 1 < t->s->model.layout->bucket_count ? DDP_OK : update_all(t, step, err);
 }
 
 ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
@@ -79,7 +89,7 @@ ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, d
         step->reduced.finite = false;
         return ddp_not_finite(t, NULL, err);
     }
-    return update_all(t, err);
+    return update_all(t, step, err);
 }
 
 static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
@@ -98,20 +108,15 @@ static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_er
 ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
     uint32_t buckets = t->s->model.layout->bucket_count;
-    int64_t waited = 0, from;
+    int64_t from;
 
     for (uint32_t b = t->reduce.early_buckets; b < buckets; b++) DDP_TRY(ddp_bucket_send(t, b, err));
     for (uint32_t b = 0; b < buckets; b++) {
-        int64_t traced = ddp_trace_begin(t->trace);
-
-        from = ddp_now_ns();
-        DDP_TRY_AS(DDP_EXIT_PEER, err, reducer_wait(t->reduce.reducer, b, err));
-        waited += ddp_now_ns() - from;
-        ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
+        DDP_TRY(reduce_bucket_wait(t, step, b, err));
         DDP_TRY(take_bucket(t, step, b, err));
     }
     from = ddp_now_ns();
     if (step->reduced.finite) DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.parameters(t, err));
-    step->wait_ms += (double)(waited + ddp_now_ns() - from) * 1e-6;
-    return DDP_OK;
+    step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    return step->reduced.finite ? measure_histograms_gradients(t, step, err) : DDP_OK;
 }

@@ -9,6 +9,8 @@
 
 ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err); /* its gradients are final */
 
+ddp_status reduce_bucket_wait(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err); /* until it has been reduced */
+
 /* ---- slots of a way -------------------------------------------------------------------------------------------- */
 ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err);
 ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);

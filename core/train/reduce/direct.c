@@ -1,5 +1,6 @@
 /* train/reduce/direct.c -- see direct.h. */
 #include "train/reduce/direct.h"
+#include "train/measure/histograms.h"
 #include "train/measure/profile.h"
 #include "train/reduce/clip.h"
 
@@ -15,14 +16,15 @@ static ddp_status exchange(ddp_trainer *t, bool finite, ddp_step *step, ddp_err 
     return step->reduced.finite ? DDP_OK : t->way.not_finite(t, err);
 }
 
-static ddp_status update_shards(ddp_trainer *t, bool *finite, ddp_err *err)
+static ddp_status update_shards(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
     /* but for the padding of the last shard */
     double elements = (double)l->extra_offset / (double)ddp_session_shards(t->s);
-    int64_t traced = ddp_trace_begin(t->trace), from = ddp_profile_begin(t->profile);
+    int64_t traced = ddp_trace_begin(t->trace), from = ddp_profile_begin(t->profile), began = ddp_now_ns();
 
     DDP_TRY(t->way.update_shards(t, finite, err));
+    step->update_ns += ddp_now_ns() - began;
     DDP_TRY(ddp_profile_updated(t->profile, from, l->bucket_count, elements, err));
     ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", -1, 0, traced);
     return DDP_OK;
@@ -55,6 +57,7 @@ ddp_status ddp_direct_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
     DDP_TRY(exchange(t, true, step, err));
     if (!step->reduced.finite) return DDP_OK; /* no rank has read another's gradients */
     DDP_TRY(t->way.clip(t, step, &finite, err));
-    if (finite) DDP_TRY(update_shards(t, &finite, err));
+    if (finite) DDP_TRY(update_shards(t, step, &finite, err));
+    if (finite) DDP_TRY(measure_histograms_gradients(t, step, err));
     return exchange(t, finite, step, err);
 }

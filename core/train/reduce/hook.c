@@ -28,6 +28,19 @@ static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_buck
     return at;
 }
 
+uint32_t ddp_hooked_tensors(const ddp_session *s)
+{
+    uint32_t tensors = 0;
+
+    for (uint32_t b = 0; b < s->model.layout->bucket_count; b++) tensors += s->model.layout->buckets[b].param_count;
+    return tensors;
+}
+
+void ddp_hooked_describe(const ddp_session *s, ddp_hook_bucket *out, ddp_hook_tensor *tensors)
+{
+    for (uint32_t b = 0; b < s->model.layout->bucket_count; b++) tensors = describe(s, b, &out[b], tensors);
+}
+
 static ddp_status take_states(ddp_hooked *h, ddp_err *err)
 {
     const ddp_hook_state *theirs;
@@ -70,20 +83,17 @@ ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, dd
                            ddp_err *err)
 {
     ddp_hooked *h = ddp_alloc(sizeof(*h), err);
-    uint32_t buckets = s->model.layout->bucket_count, tensors = 0;
-    ddp_hook_tensor *at;
+    uint32_t buckets = s->model.layout->bucket_count;
     ddp_status st = DDP_ERR_NOMEM;
 
     if (h == NULL) return err->status;
     *h = (ddp_hooked){.session = s, .comm = c, .ops = s->hook->ops, .grads = grads, .trace = trace};
     h->group = *ddp_communicator_group(c);
     h->buckets = ddp_alloc(buckets * sizeof(*h->buckets), err);
-    for (uint32_t b = 0; b < buckets; b++) tensors += s->model.layout->buckets[b].param_count;
-    h->tensors = ddp_alloc(tensors * sizeof(*h->tensors), err);
+    h->tensors = ddp_alloc(ddp_hooked_tensors(s) * sizeof(*h->tensors), err);
     h->calls = ddp_alloc(buckets * sizeof(*h->calls), err);
     if (h->buckets != NULL && h->tensors != NULL && h->calls != NULL) {
-        at = h->tensors;
-        for (uint32_t b = 0; b < buckets; b++) at = describe(s, b, &h->buckets[b], at);
+        ddp_hooked_describe(s, h->buckets, h->tensors);
         st = open_plugin(h, err);
     }
     if (st != DDP_OK) {

@@ -27,3 +27,8 @@ struct ddp_hooked {
     uint32_t state_count;
     float **held, *piece; /* hookstate.c: [rank][state] on rank 0; a piece elsewhere */
 };
+
+/* The buckets of the session as a hook sees them: `out` and `tensors` have room for all, of which the latter are
+ * ddp_hooked_tensors(). */
+uint32_t ddp_hooked_tensors(const ddp_session *s);
+void ddp_hooked_describe(const ddp_session *s, ddp_hook_bucket *out, ddp_hook_tensor *tensors);

@@ -101,6 +101,16 @@ static ddp_status tell(ddp_trainer *t, const char *device, char kind, ddp_err *e
     return decide(t, what, err);
 }
 
+ddp_status ddp_not_finite_alone(ddp_trainer *t, ddp_err *err)
+{
+    char own[256], what[320];
+
+    ddp_reducer_culprit(t->reduce.reducer, own, sizeof(own));
+    (void)snprintf(what, sizeof(what), "%s of rank %d", own[0] != '\0' ? own : "the norm of the gradients",
+                   t->s->launch.rank);
+    return end(t, what, err);
+}
+
 ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err) { return tell(t, device, OWN, err); }
 
 ddp_status ddp_not_finite_scan(ddp_trainer *t, const ddp_trainer *device, bool *shared, ddp_err *err)

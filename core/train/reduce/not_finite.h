@@ -8,6 +8,8 @@
  * is to be left out, or made again with those before it (progress.rollback). `device`: which of this process has it,
  * NULL: it has one. */
 ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err);
+/* The same by one rank, whose own loss or gradients it is, and which ends the run. */
+ddp_status ddp_not_finite_alone(ddp_trainer *t, ddp_err *err);
 /* The same after a look at this rank's gradients: a way's not_finite, on one device. */
 ddp_status ddp_not_finite_here(ddp_trainer *t, ddp_err *err);
 /* That look alone, at the gradients of a device of this process. *shared: only its shard has it, which is the mean of

@@ -36,16 +36,18 @@ struct ddp_reducer {
     float *grads, *scalars; /* scalars: loss sum, what counts, "not finite", each averaged over the ranks */
     float *own_scalars;     /* where that is not in the arena */
     ddp_flat_result *found; /* with a stream, by bucket: what the device has found, page-locked */
+    uint32_t own;           /* the first so many buckets are of this rank alone */
     uint32_t looked;        /* buckets of this update that it was asked for */
     struct bucket *buckets;
     uint64_t scalars_ticket;
     double own_loss, own_counted;
+    uint32_t own_through;
     int own_stop;
     bool own_bad; /* an exchange reports gradients that are not finite */
 };
 
 /* One for each signal that asks a run to end, or to let ranks join: above 0 some rank was asked. */
-enum { SCALAR_LOSS, SCALAR_COUNTED, SCALAR_BAD, SCALAR_STOP };
+enum { SCALAR_LOSS, SCALAR_COUNTED, SCALAR_BAD, SCALAR_THROUGH, SCALAR_STOP };
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, DDP_STOP_TO_GROW};
 _Static_assert(SCALAR_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the piggy-backed scalars");
 
@@ -84,6 +86,7 @@ static void write_scalars(ddp_reducer *r)
     r->scalars[SCALAR_COUNTED] = (float)r->own_counted;
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->buckets[b].bad != UINT64_MAX;
     r->scalars[SCALAR_BAD] = bad ? 1.0f : 0.0f;
+    r->scalars[SCALAR_THROUGH] = (float)r->own_through;
     for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->scalars[SCALAR_STOP + i] = r->own_stop == stop_signals[i];
 }
 
@@ -180,7 +183,8 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
                        .stream = p->stream,
                        .scatters = p->scatters,
                        .trace = p->trace,
-                       .scans_early = p->stream != NULL || p->hooked != NULL || p->between_hosts,
+                       .own = p->own,
+                       .scans_early = p->stream != NULL || p->hooked != NULL || p->scans_early,
                        .layout = p->session->model.layout,
                        .grads = p->grads};
     if (allocate(r, p->buckets, err) == DDP_OK) {
@@ -238,19 +242,29 @@ static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update,
     return reduce_hooked_launch(r->hooked, index, update, &r->buckets[index].ticket, err);
 }
 
+ddp_status reducer_ready(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    struct bucket *k = &r->buckets[index];
+
+    DDP_TRY(move_to(k, READY, err));
+    if (r->stream != NULL) return ask_device(k, err);
+    if (r->scans_early) scan_bucket(k, r->grads);
+    return DDP_OK;
+}
+
 ddp_status reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
     /* the scalars need a ticket too, and with scatters as many the parameters that come back */
     uint32_t most = r->scatters ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
     struct bucket *k = &r->buckets[index];
 
-    DDP_TRY(move_to(k, READY, err));
-    if (index >= most)
+    if (index < r->own) {
+        DDP_TRY(move_to(k, READY, err));
+        return move_to(k, SENT, err);
+    }
+    if (index >= most && r->buckets[index - most].ticket != 0)
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(r->comm, r->buckets[index - most].ticket, err));
-    if (r->stream != NULL)
-        DDP_TRY(ask_device(k, err));
-    else if (r->scans_early)
-        scan_bucket(k, r->grads);
+    if (k->state != READY) DDP_TRY(reducer_ready(r, index, err));
     DDP_TRY(r->hooked != NULL ? launch_hooked(r, index, update, err) : launch_collective(r, index, err));
     DDP_TRY(move_to(k, SENT, err));
     return index + 1 == r->layout->bucket_count && !scalars_ride(r) ? launch_scalars(r, err) : DDP_OK;
@@ -272,6 +286,18 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
     }
     DDP_TRY(launch_scalars(r, err));
     return wait_scalars(r, err);
+}
+
+void ddp_reducer_own(ddp_reducer *r, double *own)
+{
+    r->looked = 0;
+    write_scalars(r);
+    for (int i = 0; i < DDP_EXTRA; i++) own[i] = (double)r->scalars[i];
+}
+
+void ddp_reducer_set_all(ddp_reducer *r, const double *sums, double parts)
+{
+    for (int i = 0; i < DDP_EXTRA; i++) r->scalars[i] = (float)(sums[i] / parts);
 }
 
 static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
@@ -324,6 +350,13 @@ ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, uint32_t shard, 
     return DDP_OK;
 }
 
+bool reducer_is_through(const ddp_reducer *r, uint32_t index)
+{
+    return ddp_communicator_is_done(r->comm, r->buckets[index].ticket);
+}
+
+void reducer_set_through(ddp_reducer *r, uint32_t buckets) { r->own_through = buckets; }
+
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double counted, int stop)
 {
     r->own_stop = stop;
@@ -336,6 +369,7 @@ ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     bool last = index + 1 == r->layout->bucket_count;
 
+    if (index < r->own) return move_to(&r->buckets[index], REDUCED, err);
     DDP_TRY(ddp_communicator_wait(r->comm, r->buckets[index].ticket, err));
     if (last && !scalars_ride(r)) DDP_TRY(wait_scalars(r, err));
     DDP_TRY(move_to(&r->buckets[index], REDUCED, err));
@@ -357,6 +391,7 @@ void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
 {
     out->counted = (double)r->scalars[SCALAR_COUNTED];
     out->finite = r->scalars[SCALAR_BAD] == 0.0f && out->counted > 0.0;
+    out->through = (double)r->scalars[SCALAR_THROUGH];
     out->stop = 0;
     for (size_t i = DDP_COUNT(stop_signals); i-- > 0;)
         if (r->scalars[SCALAR_STOP + i] > 0.0f) out->stop = stop_signals[i];

@@ -27,30 +27,42 @@ struct ddp_shards {
     ddp_comm_stream *stream; /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
 
-static bool can_be_direct(const ddp_trainer *t)
+static bool sees_peers(const ddp_trainer *t)
 {
     uint64_t backend = DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER;
 
-    return t->mem.of_backend && t->mem.mapped_bytes == 0 && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
+    return t->mem.of_backend && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
            (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
+}
+
+static bool can_be_direct(const ddp_trainer *t)
+{
+    return sees_peers(t) && (t->mem.mapped_bytes == 0 || t->mem.one_copy);
 }
 
 /* A rank whose copy of a parameter has changed gets another's with the next update, or gives its own to all: where
  * replicas are compared, each makes all of the update, so that a difference stays until it is found. */
-static bool wanted(const ddp_trainer *t)
+static bool wanted(const ddp_trainer *t, bool direct)
 {
-    if (ddp_group_world(t->group) == 1 || t->s->hook != NULL) return false;
+    if (ddp_group_world(t->group) == 1 || t->s->hook != NULL || t->s->devices.rank_stages > 1 || t->s->model.head.on)
+        return false;
+    if (t->s->config->ddp->local_steps > 0) return false; /* each has its own parameters and states */
     if (t->s->config->ddp->zero == 1) return true;
-    return t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->train->check_replicas_every == 0 &&
-           can_be_direct(t);
+    return t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->train->check_replicas_every == 0 && direct;
+}
+
+bool reduce_shards_need_one_copy(const ddp_trainer *t)
+{
+    return sees_peers(t) && wanted(t, true) && t->s->config->optimizer->ema == 0.0 && !ddp_trainer_rejoins(t) &&
+           ddp_session_devices(t->s) == 1 && ddp_group_local_size(t->group) == ddp_group_world(t->group);
 }
 
 static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
 {
     for (uint32_t r = 0; r < s->world; r++) {
-        void *params, *grads;
+        void *params = t->mem.params, *grads;
 
-        DDP_TRY(ddp_communicator_peer(t->comm, t->mem.params, r, &params, err));
+        if (!t->mem.one_copy) DDP_TRY(ddp_communicator_peer(t->comm, t->mem.params, r, &params, err));
         DDP_TRY(ddp_communicator_peer(t->comm, t->mem.grads, r, &grads, err));
         s->params[r] = params;
         s->grads[r] = grads;
@@ -86,8 +98,8 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
 static bool alone(const ddp_trainer *t)
 {
     return ddp_group_world(t->group) == 1 && ddp_session_devices(t->s) == 1 && t->s->hook == NULL &&
-           t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
-           ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
+           t->s->config->ddp->local_steps == 0 && t->s->config->ddp->shard_update != DDP_SHARD_NO &&
+           t->s->config->ddp->overlap != DDP_OVERLAP_YES && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
 static ddp_status open_stream(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
@@ -105,7 +117,7 @@ static ddp_status open_stream(ddp_trainer *t, ddp_comm_stream **out, ddp_err *er
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
 {
     if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
-    if (!wanted(t)) return DDP_OK;
+    if (!wanted(t, can_be_direct(t))) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
     t->mem.state_parts = t->reduce.shards->world;
     t->reduce.shards->direct = can_be_direct(t);
@@ -194,6 +206,40 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
         DDP_TRY(reduce_clip_measure(t, b, s->rank, s->rank + 1, err));
     }
     return DDP_OK;
+}
+
+/* `count` elements of all arenas from `first` on, their mean. */
+static ddp_status read_mean(ddp_trainer *t, uint64_t first, uint64_t count, float *out, float *part, ddp_err *err)
+{
+    const ddp_shards *s = t->reduce.shards;
+    uint32_t arenas = s->peers.count;
+
+    for (uint32_t r = 0; r < arenas; r++) {
+        float *into = r == 0 ? out : part;
+
+        DDP_TRY(
+            ddp_device_copy(&t->s->device, into, s->grads[r] + first, count * sizeof(float), DDP_COPY_TO_HOST, err));
+        DDP_TRY(ddp_device_sync(&t->s->device, err));
+        for (uint64_t i = 0; r > 0 && i < count; i++) out[i] += part[i];
+    }
+    for (uint64_t i = 0; arenas > 1 && i < count; i++) out[i] *= 1.0f / (float)arenas;
+    return DDP_OK;
+}
+
+ddp_status reduce_shards_read_mean(ddp_trainer *t, uint32_t b, float *out, float *part, ddp_err *err)
+{
+    const ddp_shards *s = t->reduce.shards;
+    const ddp_layout *l = t->s->model.layout;
+
+    if (!s->has_mean) return read_mean(t, l->buckets[b].first, ddp_bucket_elements(l, b), out, part, err);
+    for (uint32_t r = 0; r < s->world; r++) {
+        uint64_t first, count = ddp_shard_of(l, b, r, s->world, &first);
+
+        if (count > 0)
+            DDP_TRY(ddp_device_copy(&t->s->device, out + (first - l->buckets[b].first), s->grads[r] + first,
+                                    count * sizeof(float), DDP_COPY_TO_HOST, err));
+    }
+    return ddp_device_sync(&t->s->device, err);
 }
 
 /* Part number *k of the shards of all buckets. */

@@ -10,6 +10,9 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
  * `count`) or all the same (1): sets that of all[own]. */
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
+/* Before the parameters are allocated: ranks are to update directly, and none of them ever writes a parameter but for
+ * all, so that one copy of the parameters serves them. */
+bool reduce_shards_need_one_copy(const ddp_trainer *t);
 bool ddp_shards_direct(const ddp_trainer *t); /* ranks write into each other's memory */
 /* Which shard of how many is this rank's; left as they are where there are none. */
 void ddp_shards_own(const ddp_trainer *t, uint32_t *shard, uint32_t *of);
@@ -18,6 +21,9 @@ void ddp_shards_own(const ddp_trainer *t, uint32_t *shard, uint32_t *of);
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
 /* Direct. This rank's shards of the mean gradients, written over its own gradients, and their squares measured. */
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err);
+/* Direct, before any rank can begin another step. Bucket b of the mean gradients of all shards, into host memory `out`;
+ * `part`: for as much again. */
+ddp_status reduce_shards_read_mean(ddp_trainer *t, uint32_t b, float *out, float *part, ddp_err *err);
 /* Not direct. The reducer has left this rank's shard of bucket b: updates it and sends the parameters to all. */
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err);
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err);                       /* until this rank has all parameters */

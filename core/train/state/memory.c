@@ -11,11 +11,18 @@ typedef struct pair {
     float *device, **host;
     uint64_t elements;
 } pair;
-enum { PAIRS = 5 };
+enum { PAIRS = 6 };
 
 uint64_t states_elements(const ddp_trainer *t)
 {
     return t->s->model.layout->elements / DDP_MAX_OF(t->mem.state_parts, 1);
+}
+
+uint64_t state_saved_elements(const ddp_trainer *t)
+{
+    const ddp_layout *l = t->s->model.layout;
+
+    return t->s->model.lora.on ? l->elements : l->param_elements; /* what is not trained comes last */
 }
 
 static void list_pairs(ddp_trainer *t, pair out[PAIRS])
@@ -26,7 +33,8 @@ static void list_pairs(ddp_trainer *t, pair out[PAIRS])
     out[1] = (pair){DDP_ARENA_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
     out[2] = (pair){DDP_ARENA_STATES, t->mem.state1, &t->mem.host.state1, states};
     out[3] = (pair){DDP_ARENA_STATES, t->mem.state2, &t->mem.host.state2, states};
-    out[4] = (pair){DDP_ARENA_EMA, t->mem.ema, &t->mem.host.ema, t->s->model.layout->param_elements};
+    out[4] = (pair){DDP_ARENA_EMA, t->mem.ema, &t->mem.host.ema, state_saved_elements(t)};
+    out[5] = (pair){DDP_ARENA_OUTER, t->mem.outer.momentum, &t->mem.host.outer_momentum, t->s->model.layout->elements};
 }
 
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)

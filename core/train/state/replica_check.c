@@ -70,7 +70,9 @@ static int32_t most_common(const uint64_t *hashes, int32_t world)
  * checkpoint, and of the parameters with the next update. */
 static uint32_t arenas_of(const ddp_trainer *t, const float *arenas[3])
 {
-    const float *all[3] = {t->mem.host.params, t->mem.host.state1, t->mem.host.state2};
+    const bool own = t->mem.outer.params != NULL; /* local steps: each rank has states of its own */
+    const float *all[3] = {t->mem.host.params, own ? t->mem.host.outer_momentum : t->mem.host.state1,
+                           own ? NULL : t->mem.host.state2};
     uint32_t count = 0;
 
     for (int k = 0; k < 3; k++)
@@ -88,8 +90,10 @@ static ddp_status first_in(ddp_trainer *t, int32_t model, const float *arena, co
     ddp_status st;
 
     if (own == NULL) return err->status;
-    for (size_t p = 0; p < count; p++)
-        own[p] = ddp_hash64(arena + s->model.layout->offset[p], s->model.params[p].elements * sizeof(float), 0);
+    for (size_t p = 0; p < count; p++) /* what is not trained is not compared, and has no state */
+        own[p] = s->model.params[p].frozen
+                     ? 0
+                     : ddp_hash64(arena + s->model.layout->offset[p], s->model.params[p].elements * sizeof(float), 0);
     st = gather_hashes(t, "hashes of each parameter", own, count, &all, err);
     *name = NULL;
     for (size_t p = count; st == DDP_OK && p-- > 0;)
@@ -179,7 +183,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | (t->mem.state_parts <= 1 ? DDP_ARENA_STATES : 0), err));
+    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_OUTER | (t->mem.state_parts <= 1 ? DDP_ARENA_STATES : 0), err));
     own = hash_of(t);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     if (count_of(all, world, all[0]) < world) st = diverged(t, all, err);

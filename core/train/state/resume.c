@@ -1,16 +1,19 @@
 /* train/state/resume.c -- the start of a run: rank 0 alone reads, everything that is loaded is broadcast and its hash
  * compared. The files are checkpoint/'s affair. */
 #include "train/state/resume.h"
+#include "train/head/pieces.h"
+#include "train/ranks/arenas.h"
 #include "train/reduce/comm_stream.h"
 #include "train/reduce/hook_state.h"
 #include "train/state/buffer_sync.h"
+#include "train/state/local_states.h"
 #include "train/state/memory.h"
 #include "train/state/optim_state.h"
 #include "train/state/resume_hook.h"
 #include "train/state/resume_settings.h"
 #include "train/state/survivor.h"
 #include "train/state/tensors.h"
-#include "train/state/weights.h"
+#include "train/state/weights/weights.h"
 #include "train/watch.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -31,9 +34,12 @@ static ddp_status another(const char *path, const char *what, const char *name, 
 }
 
 /* Copies every tensor of the part into the views; the first difference between the two tables is the error. */
-static ddp_status fill_views(const ddp_checkpoint *c, int part, const char *what, const ddp_views *v, ddp_err *err)
+static ddp_status fill_views(ddp_trainer *t, const ddp_checkpoint *c, int part, const char *what, const ddp_views *v,
+                             ddp_err *err)
 {
     char a[128], b[128];
+    uint64_t first;
+    uint32_t which;
 
     for (size_t i = 0; i < v->count; i++) {
         const ddp_named_tensor *here = &v->tensors[i], *found = ddp_checkpoint_find(c, part, here->name);
@@ -41,7 +47,10 @@ static ddp_status fill_views(const ddp_checkpoint *c, int part, const char *what
         state_tensor_text(found, a, sizeof(a));
         state_tensor_text(here, b, sizeof(b));
         if (found == NULL || !state_tensor_alike(found, here)) return another(c->path, what, here->name, a, b, err);
-        ddp_checkpoint_copy(c, part, found, v->data[i]);
+        if (head_finds(t, v->data[i], &which, &first))
+            DDP_TRY(head_load(t, c, part, found, v->data[i], err));
+        else if (v->data[i] != NULL)
+            ddp_checkpoint_copy(c, part, found, v->data[i]);
     }
     for (size_t i = 0; i < ddp_checkpoint_count(c, part); i++) {
         const ddp_named_tensor *there = ddp_checkpoint_at(c, part, i);
@@ -52,6 +61,18 @@ static ddp_status fill_views(const ddp_checkpoint *c, int part, const char *what
         if (!known) return another(c->path, what, there->name, a, "absent", err);
     }
     return DDP_OK;
+}
+
+ddp_status state_check_model(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    const ddp_state_arenas none = {0};
+    ddp_views model = {0};
+    ddp_status st = state_model_views(t, &none, STATE_SAVED, &model, err);
+
+    if (st == DDP_OK) st = fill_views(t, c, DDP_PART_MODEL, "model", &model, err);
+    if (st == DDP_OK) st = state_check_settings(t, c, err);
+    state_views_free(&model);
+    return st;
 }
 
 /* The average of the parameters; a run that has one, and a checkpoint that has none, begin a new one. */
@@ -66,10 +87,8 @@ static ddp_status fill_average(ddp_trainer *t, const ddp_checkpoint *c, ddp_err 
                      a.ema != NULL ? "no average of the parameters: [optimizer] ema begins with the next update"
                                    : "an average of the parameters, which is left out: [optimizer] ema is 0");
     if (a.ema == NULL || c->parts[DDP_PART_EMA] == NULL) return DDP_OK;
-    if (t->s->model.lora.on) /* what is not trained is its own average, and no file has it */
-        memcpy(a.ema, a.params, t->s->model.layout->param_elements * sizeof(float));
     st = state_ema_views(t, &a, STATE_SAVED, &average, err);
-    if (st == DDP_OK) st = fill_views(c, DDP_PART_EMA, "model", &average, err);
+    if (st == DDP_OK) st = fill_views(t, c, DDP_PART_EMA, "model", &average, err);
     state_views_free(&average);
     return st;
 }
@@ -81,12 +100,12 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
     ddp_status st = state_model_views(t, &a, STATE_SAVED, &model, err);
 
     if (st == DDP_OK) st = fill_average(t, c, err); /* with the buffers, which are the model's */
-    if (st == DDP_OK) st = fill_views(c, DDP_PART_MODEL, "model", &model, err);
+    if (st == DDP_OK) st = fill_views(t, c, DDP_PART_MODEL, "model", &model, err);
     if (st == DDP_OK) st = state_check_settings(t, c, err);
     if (st == DDP_OK) st = states_whole(t, err);
     a = state_arenas(t);
     if (st == DDP_OK) st = state_views(t, &a, &states, err);
-    if (st == DDP_OK) st = fill_views(c, DDP_PART_OPTIMIZER, "optimiser", &states, err);
+    if (st == DDP_OK) st = fill_views(t, c, DDP_PART_OPTIMIZER, "optimiser", &states, err);
     state_views_free(&states);
     state_views_free(&model);
     return st;
@@ -95,6 +114,7 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
 /* What rank 0 sends the others; the same program runs on all, so a struct is its own wire format. */
 struct resume_report {
     int32_t found, failed, saving, hooked; /* hooked: what hooks remember is there too */
+    state_local_found local;               /* what is there of local steps */
     ddp_checkpoint_meta meta;
     char path[512], error[sizeof(((ddp_err *)NULL)->msg)];
 };
@@ -176,6 +196,7 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
     st = state_trainer_base(t, ck.path, &ck.meta, err);
     if (st == DDP_OK) st = fill_from(t, &ck, err);
     if (st == DDP_OK) st = state_trainer_fill_hook(t, &ck, &hooked, err);
+    if (st == DDP_OK) st = state_local_fill(t, &ck, &report->local, err);
     report->hooked = hooked;
     report->found = 1;
     report->meta = ck.meta;
@@ -200,9 +221,9 @@ static ddp_status check_hook(const ddp_trainer *t, const struct resume_report *r
 }
 
 /* ---- what every rank gets -------------------------------------------------------------------------------------- */
-static ddp_status broadcast(ddp_trainer *t, float *arena, uint32_t root, ddp_err *err)
+static ddp_status broadcast(ddp_trainer *t, float *arena, uint64_t elements, uint32_t root, ddp_err *err)
 {
-    ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, arena, t->s->model.layout->param_elements);
+    ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, arena, elements);
 
     task.coll.root = root;
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
@@ -213,24 +234,25 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, uint32_t root, ddp_err
 static ddp_status spread_average(ddp_trainer *t, uint64_t averaged, uint32_t root, ddp_err *err)
 {
     if (t->mem.ema == NULL || averaged == 0) return DDP_OK;
-    DDP_TRY(broadcast(t, t->mem.host.ema, root, err));
+    DDP_TRY(broadcast(t, t->mem.host.ema, state_saved_elements(t), root, err));
     return ddp_push(t, DDP_ARENA_EMA, err);
 }
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, uint64_t averaged, ddp_err *err)
 {
-    size_t bytes = t->s->model.layout->param_elements * sizeof(float);
+    uint64_t first = head_elements(t); /* before it ranks have different classes */
+    size_t bytes = (t->s->model.layout->param_elements - first) * sizeof(float);
     ddp_text lines = {0};
     ddp_status st;
 
-    if (t->s->launch.rank == 0) DDP_TRY(state_base_hash(t, t->mem.host.params, t->mem.base_hash, err));
+    if (t->s->launch.rank == 0) DDP_TRY(state_base_hash(t, t->mem.host.params, false, t->mem.base_hash, err));
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast at the start\n",
-                    ddp_hash64(t->mem.host.params, bytes, 0));
+                    ddp_hash64(t->mem.host.params + first, bytes, 0));
     if (t->mem.state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast at the start\n", states);
     if (t->mem.ema != NULL && averaged > 0)
         ddp_text_printf(&lines, "hash of averaged parameters = %016" PRIx64 "\tafter the broadcast at the start\n",
-                        ddp_hash64(t->mem.host.ema, bytes, 0));
+                        ddp_hash64(t->mem.host.ema, state_saved_elements(t) * sizeof(float), 0));
     if (t->mem.buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast at the start\n",
                         ddp_hash64(t->mem.host.buffers, t->s->model.buffer_elements * sizeof(float), 0));
@@ -255,11 +277,8 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
 {
     t->progress.step = t->progress.start_step = report->meta.step;
     t->progress.epoch = report->meta.epoch;
-    t->progress.cursor = report->meta.cursor;
-    t->progress.micro_steps = report->meta.micro_steps;
-    if (t->progress.micro_steps == 0)
-        t->progress.micro_steps =
-            t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
+    t->progress.cursor = state_cursor(t, &report->meta);
+    t->progress.micro_steps = state_micro_steps(t, &report->meta);
     t->progress.saved_step = t->progress.compared_step = report->meta.step;
     t->progress.history = report->meta.history;
     train_watch_resume(t);
@@ -298,7 +317,7 @@ static ddp_status restore_from(ddp_trainer *t, int32_t source, const ddp_progres
     }
     DDP_TRY(broadcast_report(t, &report, err));
     if (t->s->launch.rank == source) DDP_TRY(ddp_survivor_fill(t, err));
-    DDP_TRY(broadcast(t, t->mem.host.params, (uint32_t)source, err));
+    DDP_TRY(broadcast(t, t->mem.host.params, t->s->model.layout->param_elements, (uint32_t)source, err));
     DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers_of(t, (uint32_t)source, err));
     DDP_TRY(ddp_trainer_take_counts(t, source, err));
@@ -306,6 +325,7 @@ static ddp_status restore_from(ddp_trainer *t, int32_t source, const ddp_progres
     DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
     DDP_TRY(spread_average(t, at->history.averaged, (uint32_t)source, err));
     DDP_TRY(compare_hashes(t, states, at->history.averaged, err));
+    DDP_TRY(state_base_pack(t, err));
     t->progress = *at;
     t->progress.start_step = at->step;
     t->progress.saved_step = UINT64_MAX; /* what was being written may have been given up */
@@ -324,31 +344,41 @@ static ddp_status restore(ddp_trainer *t, bool *done, ddp_err *err)
 
     t->progress.saved_step = t->progress.compared_step = UINT64_MAX;
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err,
-               ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_EMA, err));
+               ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_EMA | DDP_ARENA_OUTER, err));
+    if (t->local.head != NULL && t->s->launch.rank != 0) DDP_TRY(head_serve(t, err));
     if (t->s->launch.rank == 0 && (rank0_load(t, &report, err) != DDP_OK || check_hook(t, &report, err) != DDP_OK)) {
         report.failed = 1;
         ddp_copy_text(report.error, sizeof(report.error), err->msg);
     }
+    if (t->local.head != NULL && t->s->launch.rank == 0) DDP_TRY(head_done(t, err));
     report.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(broadcast_report(t, &report, err));
     t->progress.saving = report.saving != 0; /* rank 0's folder decides; the others need none */
-    DDP_TRY(broadcast(t, t->mem.host.params, 0, err));
+    if (ranks_are_stages(t))
+        DDP_TRY(ranks_arenas_spread(t, DDP_ARENA_PARAMS | (report.found ? DDP_ARENA_STATES : 0), err));
+    else if (t->local.head != NULL)
+        DDP_TRY(head_spread(t, report.found != 0, err));
+    else
+        DDP_TRY(broadcast(t, t->mem.host.params, t->s->model.layout->param_elements, 0, err));
     DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (report.found) {
         if (t->s->launch.rank != 0) DDP_TRY(states_whole(t, err));
-        DDP_TRY(states_spread(t, 0, &states, err));
+        if (!arenas_are_mapped(t)) DDP_TRY(states_spread(t, 0, &states, err));
         DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
         DDP_TRY(spread_average(t, report.meta.history.averaged, 0, err));
         take_position(t, &report, done);
+        DDP_TRY(state_local_spread(t, &report.local, err));
     }
     if (report.hooked) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
         DDP_TRY(ddp_hooked_spread(t->reduce.hooked, err));
     }
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
+    state_local_drop(t);
     ddp_states_free(t);
-    DDP_TRY(compare_hashes(t, states, report.meta.history.averaged, err));
+    if (!ranks_are_stages(t)) DDP_TRY(compare_hashes(t, states, report.meta.history.averaged, err));
+    DDP_TRY(state_base_pack(t, err));
     if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
     if (training) return DDP_OK;
     t->progress.step = report.meta.step;
@@ -364,9 +394,11 @@ static ddp_status start_again(ddp_trainer *t, ddp_err *err)
 
     for (int k = 0; k < 2; k++)
         if (states[k] != NULL) DDP_TRY(ddp_scale_floats(t, states[k], states_elements(t), 0.0, err));
+    if (t->mem.outer.momentum != NULL)
+        DDP_TRY(ddp_scale_floats(t, t->mem.outer.momentum, t->s->model.layout->elements, 0.0, err));
     for (uint32_t b = 0; b < t->s->model.buffer_count; b++) t->mem.counts[b] = 0;
     t->progress.step = t->progress.epoch = t->progress.cursor = t->progress.micro_steps = 0;
-    t->progress.left_out = 0;
+    t->progress.left_out = t->progress.apart = t->progress.round = 0;
     t->progress.evaluates = false;
     t->progress.history = (ddp_history){0};
     return DDP_OK;

@@ -79,6 +79,10 @@ static void fill_states(const ddp_trainer *t, const ddp_checkpoint *c)
     uint32_t count = ddp_hooked_states(t->reduce.hooked, &states);
     char name[NAME];
 
+    if (!same)
+        ddp_log_line(t->s->log, DDP_LOG_INFO,
+                     "hook \"%s\": each of the %d ranks goes on with the mean of what %" PRIu64 " ranks have not sent",
+                     t->s->hook->desc.name, t->s->launch.world, c->meta.world_size);
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < (states[s].shared ? 1 : (uint32_t)t->s->launch.world); r++) {
             float *to = ddp_hooked_held(t->reduce.hooked, r, s);

@@ -3,9 +3,12 @@
 #include "checkpoint/shards.h"
 #include "checkpoint/writer.h"
 #include "net/identity.h"
-#include "session/report.h"
+#include "session/report/report.h"
+#include "train/head/pieces.h"
 #include "train/measure/audit.h"
+#include "train/ranks/arenas.h"
 #include "train/reduce/hook_state.h"
+#include "train/state/local_states.h"
 #include "train/state/memory.h"
 #include "train/state/optim_state.h"
 #include "train/state/snapshot.h"
@@ -14,8 +17,9 @@
 #include <string.h>
 
 enum {
-    LOOK_MS = 100, /* how often who waits for the writer looks whether the run has failed */
-    WARN_MS = 1000 /* a wait for the disk that is worth a line */
+    LOOK_MS = 100,  /* how often who waits for the writer looks whether the run has failed */
+    WARN_MS = 1000, /* a wait for the disk that is worth a line */
+    ALL_ARENAS = DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA | DDP_ARENA_OUTER
 };
 
 struct ddp_saver {
@@ -76,10 +80,15 @@ static void warn_of_failure(ddp_trainer *t, uint64_t step, const char *why)
 /* What other ranks have of the state, on rank 0. */
 static ddp_status collect(ddp_trainer *t, ddp_err *err)
 {
+    if (ranks_are_stages(t)) {
+        DDP_TRY(ranks_arenas_collect(t, DDP_ARENA_PARAMS | DDP_ARENA_STATES, err));
+        return ranks_buffers_collect(t, err);
+    }
     if (!state_is_saved_in_shards(t)) {
         if (t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
         DDP_TRY(states_gather(t, err));
     }
+    DDP_TRY(state_local_gather(t, err));
     return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_gather(t->reduce.hooked, err);
 }
 
@@ -138,14 +147,19 @@ static ddp_status save_in_step(ddp_trainer *t, int64_t from, bool last, ddp_err 
     ddp_status st;
 
     if (!sharded) DDP_TRY(states_whole(t, err));
-    if (rank0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA, err));
+    if (rank0) DDP_TRY(state_pull(t, ALL_ARENAS, err));
     if (!rank0 && sharded) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
     if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+    DDP_TRY(state_local_hold(t, err));
     DDP_TRY(collect(t, err));
     write_from = ddp_now_ns();
+    if (t->local.head != NULL && !rank0) DDP_TRY(head_serve(t, err));
     if ((rank0 || sharded) && write_own(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
+    if (t->local.head != NULL && rank0) DDP_TRY(head_done(t, err));
     ddp_states_free(t);
+    if (ranks_are_stages(t)) ranks_arenas_drop(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
+    state_local_drop(t);
     st = wait_for_rank0(t, error, last, err);
     if (st != DDP_OK && !rank0 && sharded) drop_shard(t, t->progress.step);
     if (st != DDP_OK) return st;
@@ -216,13 +230,12 @@ static ddp_status save_beside(ddp_trainer *t, int64_t from, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status save(ddp_trainer *t, bool last, ddp_err *err)
+static ddp_status save_now(ddp_trainer *t, bool last, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
     char name[64];
     ddp_status st;
 
-    if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
     DDP_TRY(ddp_trainer_audit_flush(t, err)); /* a step that nobody makes again is on record */
     if (t->saver != NULL && t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, false, err));
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
@@ -233,15 +246,30 @@ static ddp_status save(ddp_trainer *t, bool last, ddp_err *err)
     return st;
 }
 
+static ddp_status save(ddp_trainer *t, bool last, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+    ddp_status st;
+
+    if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
+    st = save_now(t, last, err);
+    ddp_group_times_checkpoint(t->group, ms_since(from));
+    return st;
+}
+
 ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err) { return save(t, false, err); }
 
 static ddp_status wait_until_durable(ddp_trainer *t, bool last, ddp_err *err)
 {
     const ddp_saver *v = t->saver;
+    int64_t from = ddp_now_ns();
+    ddp_status st;
 
     if (v == NULL) return DDP_OK;
     if (v->writer != NULL) DDP_TRY(wait_for_writer(t, last, err));
-    return wait_for_rank0(t, last && v->failed_step == t->progress.step ? v->failed : "", last, err);
+    st = wait_for_rank0(t, last && v->failed_step == t->progress.step ? v->failed : "", last, err);
+    ddp_group_times_checkpoint(t->group, ms_since(from));
+    return st;
 }
 
 ddp_status ddp_trainer_save_wait(ddp_trainer *t, ddp_err *err) { return wait_until_durable(t, false, err); }
@@ -259,6 +287,7 @@ static bool saves_on_the_way(const ddp_trainer *t)
     uint64_t every = (uint64_t)t->s->config->checkpoint->every, step = t->progress.step;
     bool best = t->s->watch.kept.name[0] != '\0' && step + t->s->steps_per_epoch < t->progress.total_steps;
 
+    if (arenas_are_mapped(t)) return false; /* rank 0 has no room for a copy of what the others have */
     return t->progress.saving && t->s->config->checkpoint->async &&
            (best || (every > 0 && step - step % every + every < t->progress.total_steps));
 }
@@ -276,6 +305,7 @@ static ddp_status open_writer(ddp_trainer *t, ddp_err *err)
                         ddp_format_bytes(wanted, a, sizeof(a)), ddp_format_bytes(there, b, sizeof(b)));
     if (!state_is_saved_in_shards(t)) DDP_TRY(states_whole(t, err));
     if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+    DDP_TRY(state_local_hold(t, err));
     DDP_TRY(state_snapshot_open(t, &v->snapshot, err));
     return ddp_checkpoint_writer_open(t->lock, t->s->config->checkpoint->dir, &keep, t->s->log, &v->writer, err);
 }
@@ -296,6 +326,7 @@ static void give_up_saver(ddp_trainer *t)
     free_saver(t);
     ddp_states_free(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
+    state_local_drop(t);
 }
 
 /* Where ranks tell of their shards, and how they name them. */
@@ -332,6 +363,7 @@ ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
     if (in_step > 0) give_up_saver(t);
     if (in_step > 0 || writes) return DDP_OK;
     DDP_TRY(states_whole(t, err));
+    DDP_TRY(state_local_hold(t, err));
     return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_hold(t->reduce.hooked, err);
 }
 
@@ -363,15 +395,22 @@ void ddp_trainer_save_close(ddp_trainer *t, int64_t patience_ms)
 }
 
 /* ---- the hash ---------------------------------------------------------------------------------------------------- */
+enum { HASHED = 4096 }; /* elements at a time */
+
 ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
 {
+    float piece[HASHED];
     ddp_sha256 h;
 
     DDP_TRY(state_pull(t, DDP_ARENA_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t p = 0; p < t->s->model.param_count; p++)
-        ddp_sha256_add(&h, t->mem.host.params + t->s->model.layout->offset[p],
-                       t->s->model.params[p].elements * sizeof(float));
+        for (uint64_t at = 0, all = t->s->model.params[p].elements; at < all; at += HASHED) {
+            uint64_t count = DDP_MIN_OF(all - at, (uint64_t)HASHED);
+
+            state_param_copy(t, p, at, count, piece);
+            ddp_sha256_add(&h, piece, count * sizeof(float));
+        }
     ddp_sha256_end(&h, sha256);
     return DDP_OK;
 }

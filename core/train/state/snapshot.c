@@ -1,9 +1,11 @@
 /* train/state/snapshot.c -- see snapshot.h. */
 #include "train/state/snapshot.h"
-#include "session/report.h"
+#include "session/report/report.h"
+#include "train/head/pieces.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/hook_state.h"
 #include "control/group.h"
+#include "train/state/local_states.h"
 #include "train/state/memory.h"
 #include "train/watch.h"
 #include <inttypes.h>
@@ -31,7 +33,9 @@ static ddp_status describe(const ddp_trainer *t, ddp_checkpoint_meta *m, ddp_err
                                .bucket_size = t->s->model.bucket_size,
                                .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                .batch_size = (uint64_t)t->s->batches.batch_size,
-                               .accumulate = (uint64_t)t->s->batches.accumulate};
+                               .accumulate = (uint64_t)t->s->batches.accumulate,
+                               .global_batch = (uint64_t)t->s->batches.global_batch,
+                               .uneven = t->s->batches.uneven};
     ddp_copy_text(m->model, sizeof(m->model), t->s->model.plugin->desc.name);
     ddp_copy_text(m->base_hash, sizeof(m->base_hash), t->mem.base_hash);
     if (t->reduce.hooked != NULL) {
@@ -100,11 +104,14 @@ ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, 
 
     if (sharded) describe_shard(t, &out->what);
     DDP_TRY(sharded ? state_shard_views(t, a->states, &out->states, err) : state_views(t, a, &out->states, err));
+    head_set_reader(t, &out->states);
     out->what.parts[DDP_PART_OPTIMIZER] = (ddp_part){out->states.tensors, out->states.count};
     if (t->s->launch.rank != 0) return DDP_OK;
     DDP_TRY(state_model_views(t, a, STATE_SAVED, &out->model, err));
+    head_set_reader(t, &out->model);
     DDP_TRY(state_hook_views(t, &out->hook, err));
     DDP_TRY(state_ema_views(t, a, STATE_SAVED, &out->ema, err));
+    DDP_TRY(state_local_views(t, a, &out->local, err));
     DDP_TRY(describe(t, &out->what.meta, err));
     ddp_session_settings(t->s, &out->settings);
     if (out->settings.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a checkpoint's settings");
@@ -112,12 +119,14 @@ ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, 
     out->what.parts[DDP_PART_MODEL] = (ddp_part){out->model.tensors, out->model.count};
     out->what.parts[DDP_PART_HOOK] = (ddp_part){out->hook.tensors, out->hook.count};
     out->what.parts[DDP_PART_EMA] = (ddp_part){out->ema.tensors, out->ema.count};
+    out->what.parts[DDP_PART_LOCAL] = (ddp_part){out->local.tensors, out->local.count};
     return DDP_OK;
 }
 
 void state_contents_close(ddp_contents *c)
 {
     ddp_text_free(&c->settings);
+    state_views_free(&c->local);
     state_views_free(&c->ema);
     state_views_free(&c->hook);
     state_views_free(&c->states);
@@ -130,7 +139,7 @@ typedef struct piece {
     float **to;
     uint64_t elements;
 } piece;
-enum { PIECES = 5 };
+enum { PIECES = 6 };
 
 /* By rank 0, of states that are in shards. */
 static bool is_gathered(const ddp_trainer *t) { return t->mem.state_parts > 1 && !state_is_saved_in_shards(t); }
@@ -140,14 +149,14 @@ static void list_pieces(const ddp_trainer *t, ddp_snapshot *s, piece out[PIECES]
 {
     ddp_state_arenas none = {0}, *own = s != NULL ? &s->own : &none;
     bool gathered = is_gathered(t), rank0 = t->s->launch.rank == 0;
-    const ddp_layout *l = t->s->model.layout;
-    uint64_t saved = t->s->model.lora.on ? l->elements : l->param_elements; /* what is not trained comes last */
+    uint64_t saved = state_saved_elements(t);
 
     out[0] = (piece){rank0 ? t->mem.params : NULL, &own->params, saved};
     out[1] = (piece){rank0 ? t->mem.buffers : NULL, &own->buffers, t->s->model.buffer_elements};
     out[2] = (piece){gathered ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
     out[3] = (piece){gathered ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
     out[4] = (piece){rank0 ? t->mem.ema : NULL, &own->ema, saved};
+    out[5] = (piece){rank0 ? t->mem.outer.momentum : NULL, &own->outer_momentum, t->s->model.layout->elements};
 }
 
 static uint64_t gathered_elements(const ddp_trainer *t)
@@ -161,7 +170,7 @@ static uint64_t gathered_elements(const ddp_trainer *t)
         n = t->s->model.layout->elements * (uint64_t)((t->mem.state1 != NULL) + (t->mem.state2 != NULL));
     for (uint32_t i = 0; i < count; i++)
         n += states[i].elements * (states[i].shared ? 1 : (uint64_t)t->s->launch.world);
-    return n;
+    return n + state_local_elements(t);
 }
 
 uint64_t state_snapshot_bytes(const ddp_trainer *t)
@@ -218,7 +227,8 @@ ddp_status state_snapshot_copy(ddp_trainer *t, ddp_snapshot *s, ddp_err *err)
 
 void state_snapshot_close(ddp_trainer *t, ddp_snapshot *s)
 {
-    float *own[] = {s->own.params, s->own.buffers, s->own.states[0], s->own.states[1], s->own.ema};
+    float *own[] = {s->own.params,    s->own.buffers, s->own.states[0],
+                    s->own.states[1], s->own.ema,     s->own.outer_momentum};
 
     state_contents_close(&s->contents);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_host_free(&t->s->device, own[i]);

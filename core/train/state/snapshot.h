@@ -6,7 +6,7 @@
 #include "train/state/tensors.h"
 
 typedef struct ddp_contents {
-    ddp_views model, states, hook, ema;
+    ddp_views model, states, hook, ema, local;
     ddp_text settings;
     ddp_checkpoint_contents what; /* over the above; its position is that of the newest state_contents_stamp */
 } ddp_contents;

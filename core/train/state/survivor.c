@@ -29,7 +29,8 @@ bool ddp_survivor_has_all(const ddp_trainer *t)
     const ddp_hook_state *ignored;
     bool hooks = t->reduce.hooked != NULL && ddp_hooked_states(t->reduce.hooked, &ignored) > 0;
 
-    return t->reduce.shards == NULL && t->local.replicas == NULL && t->local.pipeline == NULL && !hooks;
+    return t->reduce.shards == NULL && t->local.replicas == NULL && t->local.pipeline == NULL &&
+           t->mem.outer.params == NULL && !hooks;
 }
 
 /* Running statistics are rank 0's alone. */
@@ -88,7 +89,7 @@ static ddp_status open_views(ddp_trainer *t, ddp_views all[KINDS], ddp_err *err)
     a = state_arenas(t);
     DDP_TRY(state_model_views(t, &a, STATE_ALL, &all[MODEL], err));
     DDP_TRY(state_views(t, &a, &all[STATES], err));
-    return state_ema_views(t, &a, STATE_ALL, &all[AVERAGE], err);
+    return state_ema_views(t, &a, STATE_SAVED, &all[AVERAGE], err);
 }
 
 static void close_views(ddp_views all[KINDS])
@@ -155,7 +156,7 @@ void ddp_survivor_met(ddp_trainer *t)
                      "the run has been started again since this rank was in it. What it has in memory is not used");
         drop(v);
     }
-    if (start != v->start) v->bucket_size = 0;
+    if (start != v->start) v->bucket_size = v->kept_batch = 0;
     v->start = start;
     v->server = ddp_group_home(t->group, 0);
 }

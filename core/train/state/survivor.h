@@ -1,6 +1,7 @@
 /* train/state/survivor.h -- what a rank that outlives a failure of the run keeps in memory: the run's whole state as of
  * the last update, from which the next generation of ranks goes on. It is there where each rank has all of it: with an
- * update by all_reduce and no hook that remembers something. Else the next generation starts from a checkpoint.
+ * update by all_reduce, no local steps, and no hook that remembers something. Else the next generation starts from a
+ * checkpoint.
  *
  * For that, no bucket is updated before all have been reduced: a failure leaves the parameters of one step. All on the
  * trainer's thread. */
@@ -20,6 +21,7 @@ struct ddp_survivor {
     bool in_step;
     uint64_t micro_steps; /* before the step in progress */
     uint64_t bucket_size; /* of that generation, 0: none yet */
+    uint64_t kept_batch;  /* what ddp_trainer_keep_batch has agreed on for it */
     int32_t expected;     /* rank 0: ranks that can be in the next generation; 0: all */
 };
 

@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { PIECE = 1024 }; /* elements that are rounded at a time */
+
 static ddp_status create(ddp_views *v, size_t capacity, ddp_err *err)
 {
     *v = (ddp_views){0};
@@ -33,15 +35,18 @@ static void add_param(const ddp_trainer *t, ddp_views *v, uint32_t p, float *are
 {
     const ddp_param_info *i = &t->s->model.params[p];
 
-    add(v, name, DDP_F32, i->rank, i->dims, arena + t->s->model.layout->offset[p]);
+    add(v, name, DDP_F32, i->rank, i->dims, arena != NULL ? arena + t->s->model.layout->offset[p] : NULL);
 }
 
 static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b, const ddp_state_arenas *a)
 {
     const ddp_buffer_info *i = &t->s->model.buffers[b];
 
-    add(v, i->name, i->dtype, i->rank, i->dims,
-        i->dtype == DDP_I64 ? (void *)&a->counts[b] : (void *)(a->buffers + i->offset));
+    void *data = NULL;
+
+    if (i->dtype == DDP_I64 && a->counts != NULL) data = &a->counts[b];
+    if (i->dtype != DDP_I64 && a->buffers != NULL) data = a->buffers + i->offset;
+    add(v, i->name, i->dtype, i->rank, i->dims, data);
 }
 
 ddp_state_arenas state_arenas(const ddp_trainer *t)
@@ -53,6 +58,7 @@ ddp_state_arenas state_arenas(const ddp_trainer *t)
         .buffers = t->mem.host.buffers,
         .states = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2},
         .ema = t->mem.host.ema,
+        .outer_momentum = t->mem.host.outer_momentum,
         .counts = t->mem.counts};
 }
 
@@ -78,7 +84,34 @@ ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, st
     return DDP_OK;
 }
 
-ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[DDP_XXH128_HEX], ddp_err *err)
+float state_rounded(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    if ((bits & 0x7fffffffu) > 0x7f800000u) /* a NaN stays one */
+        bits |= 0x10000u;
+    else
+        bits += 0x7fffu + (bits >> 16 & 1u);
+    bits &= 0xffff0000u;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static void add_rounded(ddp_xxh128 *h, const float *x, uint64_t count)
+{
+    float piece[PIECE];
+
+    for (uint64_t at = 0; at < count; at += PIECE) {
+        size_t n = (size_t)DDP_MIN_OF(count - at, (uint64_t)PIECE);
+
+        for (size_t i = 0; i < n; i++) piece[i] = state_rounded(x[at + i]);
+        ddp_xxh128_add(h, piece, n * sizeof(*piece));
+    }
+}
+
+ddp_status state_base_hash(const ddp_trainer *t, const float *params, bool rounded, char hex[DDP_XXH128_HEX],
+                           ddp_err *err)
 {
     ddp_xxh128 h;
 
@@ -90,7 +123,10 @@ ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[D
 
         if (!i->frozen) continue;
         ddp_xxh128_add(&h, i->name, strlen(i->name) + 1);
-        ddp_xxh128_add(&h, params + t->s->model.layout->offset[p], i->elements * sizeof(float));
+        if (rounded && i->rounds)
+            add_rounded(&h, params + t->s->model.layout->offset[p], i->elements);
+        else
+            ddp_xxh128_add(&h, params + t->s->model.layout->offset[p], i->elements * sizeof(float));
     }
     ddp_xxh128_end(&h, hex);
     return DDP_OK;
@@ -122,6 +158,36 @@ ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_view
             if (name == NULL) return err->status;
             add_param(t, out, p, a->states[k], name);
         }
+    return DDP_OK;
+}
+
+static ddp_status add_named(const ddp_trainer *t, ddp_views *v, uint32_t p, float *arena, const char *name,
+                            ddp_err *err)
+{
+    if (name == NULL) return err->status;
+    add_param(t, v, p, arena, name);
+    return DDP_OK;
+}
+
+ddp_status state_local_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
+{
+    uint32_t held = t->mem.outer.states == NULL ? 0 : t->mem.outer.count;
+
+    DDP_TRY(create(out, (size_t)t->s->model.param_count * (held + 1), err));
+    for (uint32_t p = 0; p < t->s->model.param_count; p++) {
+        const char *param = t->s->model.params[p].name;
+
+        if (t->s->model.params[p].frozen) continue;
+        if (a->outer_momentum != NULL)
+            DDP_TRY(add_named(t, out, p, a->outer_momentum,
+                              ddp_pool_printf(&out->pool, err, "%s.outer_momentum", param), err));
+        for (uint32_t i = 0; i < held; i++) {
+            if (t->mem.outer.states[i] == NULL) continue;
+            DDP_TRY(add_named(
+                t, out, p, t->mem.outer.states[i],
+                ddp_pool_printf(&out->pool, err, "rank%u.%s.%s", i / 2 + 1, param, state_name(t, (int)(i % 2))), err));
+        }
+    }
     return DDP_OK;
 }
 

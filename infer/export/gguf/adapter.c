@@ -15,7 +15,8 @@ static ddp_status read_config(const json_t *c, gguf_adapter *a, ddp_err *err)
     const json_t *alpha = json_object_get(c, "lora_alpha"), *rank = json_object_get(c, "r");
 
     if (!json_is_number(alpha) || !json_is_integer(rank) || json_integer_value(rank) < 1)
-        return ddp_fail(err, DDP_ERR_DATA, "\"lora_alpha\" or \"r\" is missing or no number");
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "\"lora_alpha\" or \"r\" is missing or no number; look for the file that PEFT has saved");
     if (!is_empty(json_object_get(c, "alpha_pattern")) || json_is_true(json_object_get(c, "use_dora")) ||
         (json_array_size(json_object_get(c, "modules_to_save")) > 0))
         return ddp_fail(
@@ -25,7 +26,8 @@ static ddp_status read_config(const json_t *c, gguf_adapter *a, ddp_err *err)
     a->rank = is_empty(json_object_get(c, "rank_pattern")) ? json_integer_value(rank) : 0;
     a->rank_stabilised = json_is_true(json_object_get(c, "use_rslora"));
     if (a->rank_stabilised && !is_empty(json_object_get(c, "rank_pattern")))
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "use_rslora with a rank_pattern is not supported; merge the adapter");
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "use_rslora with a rank_pattern is not supported; merge the adapter, then export the model");
     /* llama.cpp scales by alpha / rank */
     if (a->rank_stabilised) a->alpha *= sqrt((double)json_integer_value(rank));
     return DDP_OK;
@@ -40,7 +42,8 @@ ddp_status gguf_adapter_open(const char *folder, gguf_adapter *a, ddp_err *err)
 
     (void)snprintf(path, sizeof(path), "%.4000s/adapter_config.json", folder);
     config = json_load_file(path, 0, &why);
-    status = config == NULL ? ddp_fail(err, DDP_ERR_DATA, "%s", why.text) : read_config(config, a, err);
+    status = config == NULL ? ddp_fail(err, DDP_ERR_DATA, "%s; name the folder that PEFT has saved", why.text)
+                            : read_config(config, a, err);
     json_decref(config);
     if (status != DDP_OK) return ddp_fail_context(err, "adapter \"%.200s\"", path);
     (void)snprintf(path, sizeof(path), "%.4000s/adapter_model.safetensors", folder);
@@ -119,16 +122,27 @@ static ddp_status check_shape(const gguf_adapter *a, const infer_model *m, const
     other = ddp_safetensors_find(a->file, partner);
     for (uint32_t p = 0; p < m->t.s->model.param_count; p++)
         if (strcmp(m->t.s->model.params[p].name, base) == 0) w = &m->t.s->model.params[p];
-    if (w == NULL || w->rank != 2) return ddp_fail(err, DDP_ERR_DATA, "adapter: the model has no matrix %s", base);
+    if (w == NULL || w->rank != 2)
+        return ddp_fail(err, DDP_ERR_DATA, "adapter: the model has no matrix %s; look for the adapter of this model",
+                        base);
     want = w->dims[is_a != transposed ? 1 : 0];
     if (other == NULL || other->rank != 2)
         return ddp_fail(err, DDP_ERR_DATA, "adapter: %s is there and %s is not; look for the whole adapter", from->name,
                         partner);
-    if (features != want || rank != other->dims[is_a ? 1 : 0] || (a->rank > 0 && rank != a->rank))
+    if (features != want)
         return ddp_fail(
             err, DDP_ERR_DATA,
-            "adapter: %s is %lld x %lld, which does not fit the model's layer of %lld features, or its partner or \"r\"; look for the adapter of this model",
-            from->name, (long long)from->dims[0], (long long)from->dims[1], (long long)want);
+            "adapter: %s is %lld x %lld, and the model's layer has %lld features %s; look for the adapter of this model",
+            from->name, (long long)from->dims[0], (long long)from->dims[1], (long long)want, is_a ? "in" : "out");
+    if (rank != other->dims[is_a ? 1 : 0])
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "adapter: %s is of rank %lld and %s of rank %lld; look for the whole adapter, as it was saved",
+                        from->name, (long long)rank, partner, (long long)other->dims[is_a ? 1 : 0]);
+    if (a->rank > 0 && rank != a->rank)
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "adapter: %s is of rank %lld, where \"r\" of adapter_config.json is %lld; look for the adapter_config.json of this adapter",
+            from->name, (long long)rank, (long long)a->rank);
     return DDP_OK;
 }
 

@@ -1,12 +1,12 @@
 /* infer/export/gguf/file.c -- see file.h. */
 #include "infer/export/gguf/file.h"
+#include "base/new_file.h"
 #include "base/sys.h"
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 3, ALIGNMENT = 32, ROOM = 4096, CHUNK = 1 << 16 };
+enum { VERSION = 3, ALIGNMENT = 32, CHUNK = 1 << 16 };
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 static void put(ddp_text *t, uint64_t value, size_t size)
@@ -237,18 +237,8 @@ static ddp_status write_all(const gguf_file *f, int fd, const char *path, ddp_er
 
 ddp_status gguf_write(const gguf_file *f, const char *path, ddp_err *err)
 {
-    char tmp[ROOM];
-    ddp_status status;
-    int fd;
+    ddp_new_file out;
 
-    if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
-        return ddp_fail(err, DDP_ERR_CONFIG, "the path %.100s... is too long", path);
-    (void)unlink(tmp);
-    fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", tmp);
-    status = write_all(f, fd, tmp, err);
-    if (close(fd) != 0 && status == DDP_OK) status = ddp_fail_errno(err, "cannot close %s", tmp);
-    if (status == DDP_OK && rename(tmp, path) != 0) status = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
-    if (status != DDP_OK) (void)unlink(tmp);
-    return status;
+    DDP_TRY(ddp_new_file_open(&out, path, err));
+    return ddp_new_file_close(&out, write_all(f, out.fd, out.path, err), err);
 }

@@ -40,6 +40,6 @@ void gguf_item_i32(gguf_file *f, int32_t value);
 void gguf_item_f32(gguf_file *f, float value);
 void gguf_tensor_add(gguf_file *f, const gguf_tensor *t);
 
-/* Writes PATH.tmp and renames it. */
+/* Beside PATH, and then renamed. */
 ddp_status gguf_write(const gguf_file *f, const char *path, ddp_err *err);
 void gguf_free(gguf_file *f);

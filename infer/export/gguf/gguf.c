@@ -4,7 +4,9 @@
 #include "infer/export/gguf/vocabulary.h"
 #include "train/state/memory.h"
 #include <ddpengine/rope.h>
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FILE_F32 = 0, FILE_F16 = 1, FILE_BF16 = 32, QUANTIZATION = 2 };
 
@@ -28,7 +30,8 @@ static ddp_status add_factors(const gguf_model *g, float *room, gguf_file *f, dd
 
     if (!g->has_rope || g->rope.rope.kind != DDP_ROPE_LLAMA3) return DDP_OK;
     if (strcmp(g->arch, "llama") != 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "llama.cpp's %s has no rotary positions of the kind llama3", g->arch);
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "llama.cpp's %s has no rotary positions of the kind llama3; use export torch", g->arch);
     plain.rope.kind = DDP_ROPE_DEFAULT;
     for (int64_t i = 0; i < g->head_dim / 2; i++)
         room[i] = ddp_rope_frequency(&plain, i) / ddp_rope_frequency(&g->rope, i);
@@ -92,6 +95,27 @@ static ddp_status write_adapter(const infer_model *m, const ddp_export_request *
     return status;
 }
 
+static ddp_status as_exit(ddp_status status, ddp_err *err)
+{
+    if (status == DDP_ERR_SYSTEM) return ddp_fail_as(err, DDP_EXIT_CHECKPOINT); /* it cannot be written */
+    return status == DDP_ERR_DATA ? ddp_fail_as(err, DDP_EXIT_DATA) : status;
+}
+
+ddp_status infer_export_gguf_check(const ddp_export_request *q, ddp_err *err)
+{
+    gguf_adapter a = {0};
+    size_t type;
+    ddp_status status = find_type(q->type, &type, err);
+
+    if (status == DDP_OK && q->tokenizer != NULL && q->tokenizer[0] != '\0' && access(q->tokenizer, R_OK) != 0)
+        status = ddp_fail(err, DDP_ERR_DATA,
+                          "tokenizer \"%.200s\" cannot be read (%s); name a folder with a tokenizer, or \"\" for none",
+                          q->tokenizer, strerror(errno));
+    if (status == DDP_OK && q->adapter != NULL) status = gguf_adapter_open(q->adapter, &a, err);
+    gguf_adapter_close(&a);
+    return as_exit(status, err);
+}
+
 ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_err *err)
 {
     gguf_model g;
@@ -103,6 +127,5 @@ ddp_status infer_export_gguf(infer_model *m, const ddp_export_request *q, ddp_er
     if (status == DDP_OK)
         status = q->adapter != NULL ? write_adapter(m, q, &g, type, &f, err) : write_model(m, q, &g, type, &f, err);
     gguf_free(&f);
-    if (status == DDP_ERR_SYSTEM) return ddp_fail_as(err, DDP_EXIT_CHECKPOINT); /* it cannot be written */
-    return status == DDP_ERR_DATA ? ddp_fail_as(err, DDP_EXIT_DATA) : status;
+    return as_exit(status, err);
 }

@@ -82,10 +82,14 @@ static ddp_status read_vocab(gguf_words *w, const json_t *model, bool fallback, 
 static ddp_status put_added(gguf_words *w, const json_t *token, ddp_err *err)
 {
     const char *text = text_of(token, "content"), *mark;
+    const json_t *id = json_object_get(token, "id");
     bool special = json_is_true(json_object_get(token, "special"));
     ddp_text out = {0};
     ddp_status status;
 
+    if (!json_is_integer(id) || !json_is_string(json_object_get(token, "content")))
+        return ddp_fail(err, DDP_ERR_DATA, "\"added_tokens\": \"%.60s\" lacks its \"%s\"; download the file again",
+                        text, json_is_integer(id) ? "content" : "id");
     for (; !special && (mark = strstr(text, "\xe2\x96\x81")) != NULL; text = mark + 3) {
         ddp_text_append(&out, text, (size_t)(mark - text));
         ddp_text_append(&out, " ", 1);
@@ -94,8 +98,8 @@ static ddp_status put_added(gguf_words *w, const json_t *token, ddp_err *err)
     if (out.failed)
         status = ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
     else
-        status = gguf_word_put(w, json_integer_value(json_object_get(token, "id")), out.data, out.length, 0,
-                               special ? TOKEN_CONTROL : TOKEN_USER, err);
+        status = gguf_word_put(w, json_integer_value(id), out.data, out.length, 0, special ? TOKEN_CONTROL : TOKEN_USER,
+                               err);
     ddp_text_free(&out);
     return status;
 }

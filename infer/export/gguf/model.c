@@ -74,6 +74,7 @@ bool gguf_model_name(const gguf_model *g, const char *name, gguf_tensor *out)
     bool turns = strcmp(g->arch, "llama") == 0;
 
     if (kind == NULL || (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0)) return false;
+    if (strcmp(kind, ".bias") == 0 && strcmp(g->arch, "qwen3") == 0) return false;
     for (size_t i = 0; i < DDP_COUNT(names); i++) {
         int64_t number = match(names[i].from, name, (size_t)(kind - name));
 
@@ -168,6 +169,15 @@ static int64_t count_blocks(const ddp_session_model *m, const char *form)
     }
 }
 
+/* llama.cpp's llama may have each bias; its qwen2 has those of q, k and v, and turns no rows. */
+static const char *arch_of(const ddp_session_model *s)
+{
+    if (find(s, "model.layers.0.self_attn.q_norm.weight") != NULL) return "qwen3";
+    if (find(s, "model.layers.0.self_attn.o_proj.bias") != NULL || find(s, "model.layers.0.mlp.up_proj.bias") != NULL)
+        return "llama";
+    return find(s, "model.layers.0.self_attn.q_proj.bias") != NULL ? "qwen2" : "llama";
+}
+
 static bool read_shapes(const infer_model *m, gguf_model *g)
 {
     const ddp_session_model *s = &m->t.s->model;
@@ -181,9 +191,7 @@ static bool read_shapes(const infer_model *m, gguf_model *g)
         g->hidden = up != NULL ? up->dims[1] : 0;
     } else {
         tokens = find(s, "model.embed_tokens.weight");
-        g->arch = find(s, "model.layers.0.self_attn.q_norm.weight") != NULL ? "qwen3"
-                  : find(s, "model.layers.0.self_attn.q_proj.bias") != NULL ? "qwen2"
-                                                                            : "llama";
+        g->arch = arch_of(s);
         g->context = context_of(m);
         g->layers = count_blocks(s, "model.layers.%d.input_layernorm.weight");
         up = find(s, "model.layers.0.mlp.up_proj.weight");
@@ -278,7 +286,8 @@ static ddp_status add_tensor(const infer_model *m, const gguf_model *g, uint32_t
     gguf_tensor t = {.type = type, .data = from->data, .rank = from->rank, .columns = 1};
 
     if (!gguf_model_name(g, from->name, &t) || from->rank < 1 || from->rank > 2 || from->dtype != DDP_F32)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "model \"%s\": llama.cpp's %s has no tensor for the parameter \"%s\"",
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "model \"%s\": llama.cpp's %s has no tensor for the parameter \"%s\"; use export torch",
                         m->t.s->model.plugin->desc.name, g->arch, from->name);
     t.rows = from->dims[t.transposed ? 1 : 0];
     if (t.rank == 2) t.columns = from->dims[t.transposed ? 0 : 1];

@@ -1,78 +1,18 @@
 /* infer/export/gguf/pieces.c -- tokenizer.model of SentencePiece: a message of protocol buffers
  * (sentencepiece_model.proto); see readers.h. */
+#include "base/protobuf.h"
 #include "infer/export/gguf/readers.h"
 #include <string.h>
 
-typedef struct cursor {
-    const uint8_t *at, *end;
-    bool bad;
-} cursor;
-
-typedef struct field {
-    uint32_t number;
-    uint64_t value; /* of a number */
-    cursor inner;   /* of a text or a message */
-} field;
-
-static uint64_t number(cursor *c)
-{
-    uint64_t value = 0;
-
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-        if (c->at == c->end) break;
-        value |= (uint64_t)(*c->at & 127) << shift;
-        if (*c->at++ < 128) return value;
-    }
-    c->bad = true;
-    return 0;
-}
-
-static uint64_t fixed(cursor *c, size_t size)
-{
-    uint64_t value = 0;
-
-    if ((size_t)(c->end - c->at) < size) {
-        c->bad = true;
-        return 0;
-    }
-    for (size_t i = 0; i < size; i++) value |= (uint64_t)c->at[i] << 8 * i;
-    c->at += size;
-    return value;
-}
-
-/* false: no more, or it is damaged. */
-static bool next(cursor *c, field *out)
-{
-    uint64_t tag, size;
-
-    if (c->bad || c->at == c->end) return false;
-    tag = number(c);
-    *out = (field){.number = (uint32_t)(tag >> 3)};
-    switch (tag & 7) {
-    case 0: out->value = number(c); break;
-    case 1: out->value = fixed(c, 8); break;
-    case 2:
-        size = number(c);
-        if (size > (uint64_t)(c->end - c->at)) c->bad = true;
-        if (c->bad) return false;
-        out->inner = (cursor){c->at, c->at + size, false};
-        c->at += size;
-        break;
-    case 5: out->value = fixed(c, 4); break;
-    default: c->bad = true;
-    }
-    return !c->bad;
-}
-
-static ddp_status read_piece(gguf_words *w, int64_t id, cursor c, ddp_err *err)
+static ddp_status read_piece(gguf_words *w, int64_t id, protobuf c, ddp_err *err)
 {
     const uint8_t *text = NULL;
     size_t size = 0;
     int32_t type = TOKEN_NORMAL;
     float score = 0;
-    field f;
+    protobuf_field f;
 
-    while (next(&c, &f)) {
+    while (protobuf_next(&c, &f)) {
         uint32_t bits = (uint32_t)f.value;
 
         if (f.number == 1) text = f.inner.at, size = (size_t)(f.inner.end - f.inner.at);
@@ -85,11 +25,11 @@ static ddp_status read_piece(gguf_words *w, int64_t id, cursor c, ddp_err *err)
     return gguf_word_put(w, id, (const char *)text, size, score, type, err);
 }
 
-static void read_trainer(gguf_words *w, cursor c, uint64_t *model)
+static void read_trainer(gguf_words *w, protobuf c, uint64_t *model)
 {
-    field f;
+    protobuf_field f;
 
-    while (next(&c, &f)) {
+    while (protobuf_next(&c, &f)) {
         if (f.number == 3) *model = f.value;
         if (f.number == 41) w->bos = (int32_t)f.value;
         if (f.number == 42) w->eos = (int32_t)f.value;
@@ -97,26 +37,26 @@ static void read_trainer(gguf_words *w, cursor c, uint64_t *model)
     }
 }
 
-static void read_normalizer(gguf_words *w, cursor c)
+static void read_normalizer(gguf_words *w, protobuf c)
 {
-    field f;
+    protobuf_field f;
 
-    while (next(&c, &f))
+    while (protobuf_next(&c, &f))
         if (f.number == 3) w->add_space = f.value != 0;
 }
 
 ddp_status gguf_words_pieces(gguf_words *w, size_t size, ddp_err *err)
 {
-    cursor c = {(const uint8_t *)w->data, (const uint8_t *)w->data + size, false};
+    protobuf c = {(const uint8_t *)w->data, (const uint8_t *)w->data + size, false};
     uint64_t model = 1; /* unigram */
     int64_t count = 0;
-    field f;
+    protobuf_field f;
 
     w->model = "llama";
     w->pre = "default";
     w->bos = 1;
     w->eos = 2;
-    while (next(&c, &f)) {
+    while (protobuf_next(&c, &f)) {
         if (f.number == 1) DDP_TRY(read_piece(w, count++, f.inner, err));
         if (f.number == 2) read_trainer(w, f.inner, &model);
         if (f.number == 3) read_normalizer(w, f.inner);

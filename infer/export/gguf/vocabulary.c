@@ -259,5 +259,10 @@ ddp_status gguf_vocabulary(const char *given, int64_t count, gguf_file *f, ddp_e
         add_ids(&w, f);
     }
     words_free(&w);
-    return status == DDP_OK ? status : ddp_fail_context(err, "tokenizer \"%.200s\"", path);
+    if (status == DDP_OK || status == DDP_ERR_NOMEM) return status;
+    (void)ddp_fail_context(err, "tokenizer \"%.200s\"", path);
+    if (strchr(err->msg, ';') == NULL)
+        (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
+                       "; name another with --tokenizer, or none with --tokenizer \"\"");
+    return status;
 }

@@ -24,4 +24,13 @@ tests_bench_bench_allreduce_CPPFLAGS = $(UNIT_CPPFLAGS)
 # Gloo's headers convert freely
 tests_bench_bench_allreduce_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare
 tests_bench_bench_allreduce_LDADD = $(CORE_LIBS) -lgloo
+
+# make tests/bench/hosts/bench_hosts: what hierarchy.py starts in its namespaces
+EXTRA_PROGRAMS += tests/bench/hosts/bench_hosts
+CLEANFILES += tests/bench/hosts/bench_hosts
+tests_bench_hosts_bench_hosts_SOURCES = tests/bench/hosts/bench_hosts.cc tests/bench/hosts/bench_hosts.h \
+	tests/bench/hosts/bench_hosts_core.c
+tests_bench_hosts_bench_hosts_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_bench_hosts_bench_hosts_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare
+tests_bench_hosts_bench_hosts_LDADD = $(CORE_LIBS) -lgloo
 endif

@@ -6,6 +6,10 @@
 #include "leftovers.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+
+/* btl_vader_segment_size of Open MPI 4, and what it keeps beside it */
+enum { SEGMENT_BYTES = (4 << 20) + (64 << 10) };
 
 typedef struct mpi_config {
     uint64_t piece_bytes, message_bytes;
@@ -29,6 +33,26 @@ static ddp_status check_start(const ddp_host *host, const void *config, const dd
     (void)host;
     (void)config;
     return ddp_mpi_check_launcher(p, err);
+}
+
+/* Open MPI maps a file of each rank there, and a rank that writes where the file system has no room dies by SIGBUS. */
+static void preflight(const ddp_host *host, const void *config, const ddp_preflight *p)
+{
+    const char *given = getenv("OMPI_MCA_btl_vader_backing_directory"), *folder = given != NULL ? given : "/dev/shm";
+    double need = (double)p->local_size * SEGMENT_BYTES / (1 << 20), room;
+    struct statvfs fs;
+
+    (void)host, (void)config;
+    if (p->local_size < 2 || statvfs(folder, &fs) != 0) return; /* it takes the session folder then */
+    room = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 20);
+    if (room < need)
+        p->report(
+            p->ctx, DDP_FINDING_PROBLEM, "shared memory",
+            "%.200s has %.3g MiB left, Open MPI needs %.3g for %u ranks: enlarge it (mount -o remount,size=1g; --shm-size of a container)",
+            folder, room, need, p->local_size);
+    else
+        p->report(p->ctx, DDP_FINDING_OK, "shared memory", "%.200s has %.0f MiB left, Open MPI needs %.3g", folder,
+                  room, need);
 }
 
 static ddp_status open_backend(const ddp_host *host, const void *config, ddp_backend **out, ddp_err *err)
@@ -285,6 +309,7 @@ static const ddp_backend_ops ops = {
     .recv = recv_from,
     .check = check_start,
     .launcher = &launcher,
+    .preflight = preflight,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

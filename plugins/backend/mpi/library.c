@@ -150,10 +150,36 @@ static ddp_status compare(const ddp_comm_params *p, ddp_err *err)
     DDP_MPI(MPI_Comm_rank(mpi.all, &rank), "MPI_Comm_rank", err);
     DDP_MPI(MPI_Comm_size(mpi.all, &world), "MPI_Comm_size", err);
     if (rank == (int)p->rank && world == (int)p->world_size) return DDP_OK;
+    if ((int)p->world_size < world && p->store != NULL)
+        return DDP_OK; /* some of them: that the run has all is checked */
     return ddp_fail(err, DDP_ERR_CONFIG,
                     "mpi: this process is rank %d of %d in MPI, but rank %u of %u in the run; "
                     "start it with mpirun -np %u, and leave rank and world_size in [group] to it",
                     rank, world, p->rank, p->world_size, p->world_size);
+}
+
+/* `lock` not held. The ranks of a communicator that has not all of them: each says by the store which it is in MPI. */
+static ddp_status choose_ranks(const ddp_comm_params *p, MPI_Group *out, ddp_err *err)
+{
+    int *ranks = calloc(p->world_size, sizeof(*ranks)), code, own;
+    ddp_status st = ranks == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "mpi: out of memory") : DDP_OK;
+    char key[32];
+
+    (void)MPI_Comm_rank(mpi.all, &own);
+    (void)snprintf(key, sizeof(key), "mpi/%u", p->rank);
+    if (st == DDP_OK) st = p->store->set(p->store->ctx, key, &own, sizeof(own), err);
+    for (uint32_t r = 0; r < p->world_size && st == DDP_OK; r++) {
+        size_t length;
+
+        (void)snprintf(key, sizeof(key), "mpi/%u", r);
+        st = p->store->get(p->store->ctx, key, &ranks[r], sizeof(*ranks), &length, p->connect_timeout_ms, err);
+    }
+    if (st == DDP_OK) {
+        code = MPI_Group_incl(mpi.ranks, (int)p->world_size, ranks, out);
+        if (code != MPI_SUCCESS) st = ddp_mpi_failed(code, "MPI_Group_incl", err);
+    }
+    free(ranks);
+    return st;
 }
 
 /* Threads that make communicators at the same time tell theirs by the tag: the same for a name on every rank.
@@ -164,6 +190,14 @@ static int tag_of(const char *group)
 
     for (; *group != '\0'; group++) hash = (hash ^ (unsigned char)*group) * 16777619u;
     return (int)((hash & 0x7fffffffu) % ((uint32_t)mpi.tag_limit + 1u));
+}
+
+static int is_part(const ddp_comm_params *p)
+{
+    int world = 0;
+
+    (void)MPI_Comm_size(mpi.all, &world);
+    return (int)p->world_size < world;
 }
 
 /* `lock` held: one more communicator, if there may be. */
@@ -181,6 +215,7 @@ static ddp_status reserve(const ddp_comm_params *p, ddp_err *err)
 ddp_status ddp_mpi_open(const ddp_comm_params *p, MPI_Comm *out, ddp_err *err)
 {
     MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Group ranks = MPI_GROUP_NULL;
     const char *what = "MPI_Comm_create_group";
     ddp_status st;
     int code;
@@ -189,7 +224,12 @@ ddp_status ddp_mpi_open(const ddp_comm_params *p, MPI_Comm *out, ddp_err *err)
     st = reserve(p, err);
     (void)pthread_mutex_unlock(&mpi.lock);
     if (st != DDP_OK) return st;
-    code = MPI_Comm_create_group(mpi.all, mpi.ranks, tag_of(p->group), &comm);
+    if (is_part(p) && choose_ranks(p, &ranks, err) != DDP_OK) {
+        ddp_mpi_close(comm, 1);
+        return err->status;
+    }
+    code = MPI_Comm_create_group(mpi.all, ranks != MPI_GROUP_NULL ? ranks : mpi.ranks, tag_of(p->group), &comm);
+    if (ranks != MPI_GROUP_NULL) (void)MPI_Group_free(&ranks);
     if (code == MPI_SUCCESS) {
         what = "MPI_Comm_set_errhandler";
         code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);

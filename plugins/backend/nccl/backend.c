@@ -2,6 +2,9 @@
  * it. See comm.h. */
 #include "comm.h"
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #if CUDART_VERSION >= 13000
 #define CUDA_LIBRARY "libcudart.so.13"
@@ -42,6 +45,46 @@ static ddp_status check(const ddp_host *host, const void *config, const ddp_comm
     ddp_nccl_runtime_close(&runtime);
     if (st == DDP_OK) ddp_nccl_use_interface(host, p->interface, NULL); /* while the process has one thread */
     return st;
+}
+
+/* Ranks of a host exchange through files there, two of 9.2 MiB for each pair of neighbours (NCCL 2.28). */
+static void check_shm(const ddp_preflight *p)
+{
+    double need = 2.0 * 9637888 * p->local_size / (1 << 20), room;
+    struct statvfs fs;
+
+    if (p->local_size < 2 || statvfs("/dev/shm", &fs) != 0) return;
+    room = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 20);
+    if (room < need)
+        p->report(
+            p->ctx, DDP_FINDING_PROBLEM, "shared memory",
+            "/dev/shm has %.3g MiB left, NCCL needs about %.3g for %u ranks: enlarge it (mount -o remount,size=1g /dev/shm; --shm-size=1g of a container)",
+            room, need, p->local_size);
+    else
+        p->report(p->ctx, DDP_FINDING_OK, "shared memory", "/dev/shm has %.0f MiB left, NCCL needs about %.3g", room,
+                  need);
+}
+
+/* InfiniBand registers the memory that it reads and writes, which locks it. */
+static void check_locked(const ddp_preflight *p)
+{
+    struct rlimit locked;
+
+    if (access("/sys/class/infiniband", F_OK) != 0 || getrlimit(RLIMIT_MEMLOCK, &locked) != 0) return;
+    if (locked.rlim_cur == RLIM_INFINITY)
+        p->report(p->ctx, DDP_FINDING_OK, "locked memory", "ulimit -l is unlimited, as InfiniBand wants it");
+    else
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "locked memory",
+            "ulimit -l is %llu KiB, and InfiniBand may need more: set memlock to unlimited in /etc/security/limits.conf, or --ulimit memlock=-1 of a container",
+            (unsigned long long)locked.rlim_cur >> 10);
+}
+
+static void preflight(const ddp_host *host, const void *config, const ddp_preflight *p)
+{
+    (void)host, (void)config;
+    check_shm(p);
+    check_locked(p);
 }
 
 static ddp_status open_backend(const ddp_host *host, const void *config, ddp_backend **out, ddp_err *err)
@@ -98,6 +141,7 @@ static const ddp_backend_ops ops = {
     .work_stream_wait = ddp_nccl_work_stream_wait,
     .work_free = ddp_nccl_work_free,
     .check = check,
+    .preflight = preflight,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

@@ -64,6 +64,20 @@ static ddp_status check(const ddp_host *host, const void *config, const ddp_comm
     return check_params(p, err);
 }
 
+/* Shared memory is memory without a name: it needs no room in /dev/shm. */
+static void preflight(const ddp_host *host, const void *config, const ddp_preflight *p)
+{
+    ddp_err err = {0};
+
+    (void)host, (void)config;
+    if (ddp_shm_room(p->shared_bytes * p->world_size, &err) != DDP_OK)
+        p->report(p->ctx, DDP_FINDING_PROBLEM, "shared memory",
+                  "%s; lower the size of the model or the number of ranks, or use gloo-tcp", err.msg);
+    else
+        p->report(p->ctx, DDP_FINDING_OK, "shared memory", "%.3g MiB for the gradients and parameters of all ranks",
+                  (double)(p->shared_bytes * p->world_size) / (1 << 20));
+}
+
 /* From where the inputs and results of a rank's part fill its own cache. */
 static size_t choose_stream(void)
 {
@@ -184,6 +198,7 @@ static const ddp_backend_ops ops = {
     .mem_free = ddp_shm_mem_free,
     .check = check,
     .mem_peer = ddp_shm_mem_peer,
+    .preflight = preflight,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

@@ -158,10 +158,25 @@ bool entry_is_one(const char *path, const char *end)
     return strspn(path + length, "0123456789abcdef") == KEY;
 }
 
+/* With those above it. What cannot be made is named by the one that writes into it. */
+static void make_folder(const char *folder)
+{
+    char path[ENTRY_NAME];
+
+    if (snprintf(path, sizeof(path), "%s", folder) >= ENTRY_NAME) return;
+    for (char *at = path; *at != '\0'; at++) {
+        if (*at != '/' || at == path) continue;
+        *at = '\0';
+        (void)mkdir(path, 0777);
+        *at = '/';
+    }
+    (void)mkdir(path, 0777);
+}
+
 ddp_status entry_set_name(cache_entry *e, const char *folder, const char *beside, uint64_t key, const char *end,
                           ddp_err *err)
 {
-    if (folder[0] != '\0') (void)mkdir(folder, 0777);
+    if (folder[0] != '\0') make_folder(folder);
     if (snprintf(e->name, ENTRY_NAME, "%s%s%016" PRIx64 ".%s", folder[0] != '\0' ? folder : beside,
                  folder[0] != '\0' ? "/" : ".", key, end) >= ENTRY_NAME - 8)
         return ddp_fail(err, DDP_ERR_CONFIG, "dataset %s: the path of cache is too long", e->plugin);

@@ -15,20 +15,24 @@ DATASET_IMAGES = $(DATASET_SPLIT) $(DATASET_TEXTS) $(IMAGE_SHARED) plugins/datas
 # Tokenizers; where their libraries are not there, absent.c says so.
 TOKENIZER_H = plugins/dataset/common/tokenizer/added.h plugins/dataset/common/tokenizer/bpe.h \
 	plugins/dataset/common/tokenizer/buffer.h plugins/dataset/common/tokenizer/bytelevel.h \
+	plugins/dataset/common/tokenizer/charsmap.h \
 	plugins/dataset/common/tokenizer/steps/decode.h plugins/dataset/common/tokenizer/steps/newer.h \
 	plugins/dataset/common/tokenizer/steps/normalize.h plugins/dataset/common/tokenizer/regex/newer.h \
 	plugins/dataset/common/tokenizer/regex/unicode16.h plugins/dataset/common/tokenizer/regex/pattern.h \
-	plugins/dataset/common/tokenizer/regex/program.h plugins/dataset/common/tokenizer/read.h \
+	plugins/dataset/common/tokenizer/regex/program.h plugins/dataset/common/tokenizer/pieces.h \
+	plugins/dataset/common/tokenizer/read.h \
 	plugins/dataset/common/tokenizer/sentencepiece.h plugins/dataset/common/tokenizer/regex/sets.h \
 	plugins/dataset/common/tokenizer/steps/split.h plugins/dataset/common/tokenizer/steps/steps.h \
 	plugins/dataset/common/tokenizer/text.h plugins/dataset/common/tokenizer/tokenizer.h plugins/dataset/common/tokenizer/utf8.h \
 	plugins/dataset/common/tokenizer/vocabulary.h
 if WITH_TOKENIZER
 TOKENIZER_SHARED = plugins/dataset/common/tokenizer/added.c plugins/dataset/common/tokenizer/bpe.c \
+	plugins/dataset/common/tokenizer/charsmap.c \
 	plugins/dataset/common/tokenizer/steps/decode.c plugins/dataset/common/tokenizer/model.c \
 	plugins/dataset/common/tokenizer/steps/normalize.c plugins/dataset/common/tokenizer/regex/newer.c \
 	plugins/dataset/common/tokenizer/regex/pattern.c \
-	plugins/dataset/common/tokenizer/regex/program.c plugins/dataset/common/tokenizer/read.c \
+	plugins/dataset/common/tokenizer/regex/program.c plugins/dataset/common/tokenizer/pieces.c \
+	plugins/dataset/common/tokenizer/read.c \
 	plugins/dataset/common/tokenizer/regex/sets.c plugins/dataset/common/tokenizer/steps/split.c \
 	plugins/dataset/common/tokenizer/steps/steps.c plugins/dataset/common/tokenizer/tokenizer.c \
 	plugins/dataset/common/tokenizer/utf8.c plugins/dataset/common/tokenizer/vocabulary.c

@@ -1,12 +1,7 @@
-/* plugins/dataset/sft/builtin.h -- the templates of conf/templates, as builtin.sh has made C of them. */
+/* plugins/dataset/sft/builtin.h -- the templates of conf/templates, which the plugin has in itself. */
 #pragma once
 
-typedef struct builtin_template {
-    const char *name;
-    const unsigned char *text;
-    unsigned long size;
-} builtin_template;
+#include "base/embedded.h"
 
-extern const builtin_template builtin_templates[];
-extern const unsigned long builtin_count;
-extern const char builtin_names[]; /* all, with commas between them */
+extern const ddp_embedded builtin_templates[]; /* "llama3.json" */
+extern const size_t builtin_templates_count;

@@ -5,17 +5,17 @@ SFT_SHARED = plugins/dataset/sft/build.c plugins/dataset/sft/pack.c plugins/data
 	plugins/dataset/sft/sample.c plugins/dataset/sft/source.c plugins/dataset/sft/template.c plugins/dataset/sft/tokens.c
 SFT_H = plugins/dataset/sft/build.h plugins/dataset/sft/builtin.h plugins/dataset/sft/config.h plugins/dataset/sft/counts.h \
 	plugins/dataset/sft/pack.h plugins/dataset/sft/row.h plugins/dataset/sft/sample.h plugins/dataset/sft/source.h plugins/dataset/sft/template.h plugins/dataset/sft/tokens.h
-EXTRA_DIST += $(SFT_TEMPLATES) plugins/dataset/sft/builtin.sh plugins/dataset/sft/exports.map
+EXTRA_DIST += $(SFT_TEMPLATES) plugins/dataset/sft/exports.map
 # the templates as C, so that the plugin looks for no file
 CLEANFILES += plugins/dataset/sft/builtin.c
-plugins/dataset/sft/builtin.c: $(SFT_TEMPLATES) $(srcdir)/plugins/dataset/sft/builtin.sh
+plugins/dataset/sft/builtin.c: $(SFT_TEMPLATES) $(EMBED)
 	@$(MKDIR_P) plugins/dataset/sft
-	$(AM_V_GEN)$(SHELL) $(srcdir)/plugins/dataset/sft/builtin.sh $(srcdir) $(SFT_TEMPLATES) >$@.part && mv $@.part $@
+	$(AM_V_GEN)$(SHELL) $(EMBED) sft/builtin.h builtin_templates $(srcdir) $(SFT_TEMPLATES) >$@.part && mv $@.part $@
 plugin_LTLIBRARIES += dataset_sft.la
 dataset_sft_la_SOURCES = plugins/dataset/sft/sft.c $(SFT_SHARED) $(SFT_H) $(DATASET_FILES) $(DATASET_TEMP) \
 	$(DATASET_SPLIT) $(DATASET_ENTRY) $(DATASET_TOKENIZER)
 nodist_dataset_sft_la_SOURCES = plugins/dataset/sft/builtin.c
-dataset_sft_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS) $(JANSSON_CFLAGS)
+dataset_sft_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/core -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS) $(JANSSON_CFLAGS)
 dataset_sft_la_CFLAGS = $(AM_CFLAGS)
 # as dataset tokens
 dataset_sft_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,-z,nodelete -Wl,--version-script=$(srcdir)/plugins/dataset/sft/exports.map

@@ -186,7 +186,7 @@ static ddp_status check_options(const sft_config *c, const template *t, ddp_err 
     if (c->train_on_prompt && t->efficient_eos)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "dataset sft: template \"%.100s\" has efficient_eos, with which train_on_prompt is not possible",
+            "dataset sft: template \"%.100s\" has efficient_eos, with which train_on_prompt is not possible; set it to no",
             c->template);
     if (c->format == FORMAT_TEXT && c->packing == PACKING_SEPARATE)
         return ddp_fail(err, DDP_ERR_CONFIG, "dataset sft: packing = separate is not for format = text; set it to yes");
@@ -208,7 +208,8 @@ static ddp_status open_tokenizer(ddp_dataset *d, ddp_err *err)
     status = tokenizer_open(d->config->tokenizer, &d->tokenizer, &why);
     if (status != DDP_OK) return ddp_fail(err, status, "dataset sft: %s", why.msg);
     if (tokenizer_vocabulary(d->tokenizer) > SAMPLE_ID)
-        return ddp_fail(err, DDP_ERR_DATA, "dataset sft: tokenizer \"%.200s\" has token numbers beyond %d",
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset sft: tokenizer \"%.200s\" has token numbers beyond %d; name another",
                         d->config->tokenizer, SAMPLE_ID);
     return DDP_OK;
 }
@@ -411,8 +412,12 @@ static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, 
             err, DDP_ERR_CONFIG,
             "[data.sft] and [eval.sft] have different tokenizers, \"%.150s\" and \"%.150s\"; write the same in both",
             d->config->tokenizer, eval->config->tokenizer);
-    return data_same_file(d->paths[0], eval->paths[0]) ? data_split_agrees(d->host, "sft", d->paths[0], &a, &b, err)
-                                                       : DDP_OK;
+    /* a row's part follows from the row itself: the files may stand in any order, beside others */
+    for (size_t i = 0; i < d->path_count; i++)
+        for (size_t k = 0; k < eval->path_count; k++)
+            if (data_same_file(d->paths[i], eval->paths[k]))
+                return data_split_agrees(d->host, "sft", d->paths[i], &a, &b, err);
+    return DDP_OK;
 }
 
 static ddp_status dataset_encode(const ddp_dataset *d, const char *text, size_t size, int64_t *ids, size_t capacity,

@@ -5,7 +5,7 @@
 
 static ddp_status fail_at(const source *s, uint64_t line, const char *what, ddp_err *err)
 {
-    return ddp_fail(err, DDP_ERR_DATA, "dataset sft: %s:%" PRIu64 ": %s", s->file.path, line, what);
+    return ddp_fail(err, DDP_ERR_DATA, "dataset sft: %s:%" PRIu64 ": %s; mend the file", s->file.path, line, what);
 }
 
 /* The next byte without taking it, -1 at the end of the file. */

@@ -10,7 +10,9 @@ static const char *const format_names[SLOTS] = {"user", "assistant", "system", "
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 static ddp_status fail_read(const char *where, const char *key, const char *what, ddp_err *err)
 {
-    return ddp_fail(err, DDP_ERR_DATA, "dataset sft: template \"%.200s\": \"%.60s\" %s", where, key, what);
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset sft: template \"%.200s\": \"%.60s\" %s; write it as those of conf/templates are", where,
+                    key, what);
 }
 
 static ddp_status read_slot(const char *where, const char *key, const json_t *j, slot *out, ddp_err *err)
@@ -133,7 +135,8 @@ ddp_status template_read(const char *where, const char *text, size_t size, templ
 
     *t = (template){.hash = XXH3_64bits(text, size), .bos = -1, .eos = -1, .pad = -1};
     if (!json_is_object(root))
-        status = ddp_fail(err, DDP_ERR_DATA, "dataset sft: template %.200s:%d: %.150s", where,
+        status = ddp_fail(err, DDP_ERR_DATA,
+                          "dataset sft: template %.200s:%d: %.150s; write it as those of conf/templates are", where,
                           root != NULL ? 1 : error.line, root != NULL ? "no object" : error.text);
     else
         status = read_all(where, root, t, err);
@@ -161,19 +164,35 @@ static ddp_status open_file(const char *path, template *t, ddp_err *err)
     return status;
 }
 
+static int name_length(const ddp_embedded *e) { return (int)(strlen(e->name) - strlen(".json")); }
+
+static ddp_status unknown_name(const char *name, ddp_err *err)
+{
+    char names[400] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < builtin_templates_count && at < sizeof(names); i++)
+        at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%.*s", i > 0 ? ", " : "",
+                               name_length(&builtin_templates[i]), builtin_templates[i].name);
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "dataset sft: template = %.80s: there is none of this name; write one of %s, or the path of a file as conf/templates has them",
+        name, names);
+}
+
 ddp_status template_open(const char *name, template *t, ddp_err *err)
 {
     size_t length = strlen(name);
 
-    for (size_t i = 0; i < builtin_count; i++)
-        if (strcmp(name, builtin_templates[i].name) == 0)
-            return template_read(name, (const char *)builtin_templates[i].text, builtin_templates[i].size, t, err);
+    for (size_t i = 0; i < builtin_templates_count; i++) {
+        const ddp_embedded *e = &builtin_templates[i];
+
+        if (length == (size_t)name_length(e) && memcmp(name, e->name, length) == 0)
+            return template_read(name, (const char *)e->data, e->length, t, err);
+    }
     if (strchr(name, '/') != NULL || (length > 5 && strcmp(name + length - 5, ".json") == 0))
         return open_file(name, t, err);
-    return ddp_fail(
-        err, DDP_ERR_CONFIG,
-        "dataset sft: template = %.80s: there is none of this name; write one of %s, or the path of a file as conf/templates has them",
-        name, builtin_names);
+    return unknown_name(name, err);
 }
 
 void template_close(template *t)

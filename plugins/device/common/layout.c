@@ -172,28 +172,61 @@ static bool same_wish(const wish *a, const wish *b)
     return a->source == b->source && a->change->how == b->change->how && a->change->type == b->change->type;
 }
 
-/* A private value for what `first` converts. */
-static ddp_status keep(low_lowering *w, const wish *first, ddp_err *err)
+/* A private value for what kernel `maker` converts for `first`. */
+static ddp_status keep(low_lowering *w, uint32_t maker, const wish *first, ddp_err *err)
 {
     int32_t v = w->l->kernels[first->kernel].in[first->change->slot];
     ddp_status status =
         low_private_new(w, low_stored_bytes(low_value(w->p, v), first->change->type), &first->change->own, err);
 
-    if (status == DDP_OK) w->l->privates[first->change->own].first_kernel = first->kernel;
-    return status;
+    if (status != DDP_OK) return status;
+    w->l->privates[first->change->own].first_kernel = maker;
+    w->l->privates[first->change->own].last_kernel = first->kernel;
+    return DDP_OK;
 }
 
-/* The first kernel makes it, in a private value that lives to the last. One kernel that has it twice converts twice. */
+/* How far apart a value's writer and its first reader may be for the writer to give it in bf16 too: what lies longer
+ * takes memory of what is computed in between. */
+enum { NEAR = 2 };
+
+/* The kernel shortly before that writes the value as it lies and can give it in bf16 besides; -1. */
+static int64_t half_writer(const low_lowering *w, const wish *first)
+{
+    if (first->change->how != LOW_COPY || first->change->type != LOW_BF16) return -1;
+    for (uint32_t i = first->kernel; i-- > 0 && first->kernel - i <= NEAR;) {
+        const low_kernel *k = &w->l->kernels[i];
+        if (k->half_of < 0 || k->half >= 0 || k->out[k->half_of] != first->source) continue;
+        for (uint32_t c = 0; c < w->l->change_count[i]; c++)
+            if (w->l->changes[i][c].output && w->l->changes[i][c].slot == (uint32_t)k->half_of) return -1;
+        return i;
+    }
+    return -1;
+}
+
+static ddp_status give_by_writer(low_lowering *w, const wish *first, ddp_err *err)
+{
+    int64_t writer = half_writer(w, first);
+
+    if (writer < 0) return DDP_OK;
+    DDP_TRY(keep(w, (uint32_t)writer, first, err));
+    w->l->kernels[writer].half = first->change->own;
+    first->change->ready = true;
+    return DDP_OK;
+}
+
+/* The value's writer or the first kernel makes it, in a private value that lives to the last. One kernel that has it
+ * twice converts twice. */
 static ddp_status share(low_lowering *w, const wishes *all, ddp_err *err)
 {
     for (uint32_t i = 0; i < all->count; i++) {
         wish *first = &all->list[i];
         if (first->change->own >= 0) continue;
+        DDP_TRY(give_by_writer(w, first, err));
         for (uint32_t j = i + 1; j < all->count; j++) {
             wish *other = &all->list[j];
             if (other->change->own >= 0 || other->kernel == first->kernel || !same_wish(first, other)) continue;
             if (first->change->own < 0) {
-                ddp_status status = keep(w, first, err);
+                ddp_status status = keep(w, first->kernel, first, err);
                 if (status != DDP_OK) return status;
             }
             w->l->privates[first->change->own].last_kernel = other->kernel;

@@ -80,6 +80,8 @@ static const op_traits traits[DDP_OP_END_] = {
     [DDP_OP_ATTENTION_APART] = {"attention_apart", 3, 4, 2, 8, false},
     [DDP_OP_ATTENTION_APART_GRAD] = {"attention_apart_grad", 6, 7, 3, 64, true},
     [DDP_OP_ATTENTION_APART_CACHED] = {"attention_apart_cached", 6, 6, 1, 32, false},
+    [DDP_OP_SOFTMAX_PARTS] = {"softmax_parts", 2, 2, 1, 2, false},
+    [DDP_OP_SOFTMAX_PARTS_GRAD] = {"softmax_parts_grad", 3, 3, 1, 2, false},
 };
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
@@ -91,6 +93,16 @@ ddp_status low_refuse(const low_lowering *w, const ddp_node *n, const char *why,
                     w->target->name, n->op, name, n->name, why);
 }
 
+/* A parameter that is not trained may be of another dtype than f32. */
+static bool is_frozen_weight(const low_lowering *w, const ddp_node *n, uint32_t slot)
+{
+    const ddp_value *v = low_value(w->p, n->in[slot]);
+    bool takes = n->op == DDP_OP_LINEAR || n->op == DDP_OP_LINEAR_GRAD_INPUT || n->op == DDP_OP_EMBEDDING;
+
+    return takes && slot == 1 && v->kind == DDP_VALUE_PARAM && w->target->frozen_dtypes != NULL &&
+           (w->target->frozen_dtypes(w->device) >> v->dtype & 1u) != 0;
+}
+
 static ddp_status check_values(const low_lowering *w, const ddp_node *n, const op_traits *t, ddp_err *err)
 {
     const ddp_program *p = w->p;
@@ -98,7 +110,7 @@ static ddp_status check_values(const low_lowering *w, const ddp_node *n, const o
 
     for (uint32_t i = 0; i < n->in_count && !view; i++) {
         uint32_t want = t->index_in >> i & 1u ? DDP_I64 : DDP_F32;
-        if (n->in[i] >= 0 && low_value(p, n->in[i])->dtype != want)
+        if (n->in[i] >= 0 && low_value(p, n->in[i])->dtype != want && !is_frozen_weight(w, n, i))
             return low_refuse(w, n, want == DDP_I64 ? "its labels and indices must be i64" : "its inputs must be f32",
                               err);
     }
@@ -319,8 +331,13 @@ static ddp_status group(low_lowering *w, uint32_t node, ddp_err *err)
     uint32_t id = w->l->kernel_count++;
     low_kernel *k = &w->l->kernels[id];
 
-    *k = (low_kernel){
-        .family = w->target->families[n->op], .layer = n->name, .name = traits[n->op].name, .position = node, .id = id};
+    *k = (low_kernel){.family = w->target->families[n->op],
+                      .layer = n->name,
+                      .name = traits[n->op].name,
+                      .position = node,
+                      .id = id,
+                      .half_of = -1,
+                      .half = -1};
     for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         k->in[i] = i < n->in_count ? n->in[i] : -1;
         k->out[i] = i < n->out_count ? n->out[i] : -1;

@@ -38,8 +38,9 @@ typedef struct low_target {
     const low_family *const *families; /* by op; NULL: not supported */
     uint64_t alignment;                /* of a kernel's scratch and of its parts, a power of 2 from 64 */
     /* A conversion of an input that several kernels want is made once, by the first of them, and kept in a private
-     * value. */
+     * value; one to bf16 by the kernel that writes the value, where that can (low_kernel.half_of). */
     bool shares;
+    uint32_t (*frozen_dtypes)(ddp_device *d); /* the device's; NULL: there are none */
     /* Sets w->type, which is LOW_F32 all over; NULL: it stays so. */
     void (*choose_types)(low_lowering *w);
 } low_target;
@@ -64,6 +65,8 @@ struct low_kernel {
     uint64_t scratch_bytes;    /* the family's own */
     int32_t inplace_out[2], inplace_in[2];
     uint32_t inplace_count;
+    int32_t half_of;                    /* slot of an output that it can give in bf16 besides f32; -1 */
+    int32_t half;                       /* private where it gives that; -1: nobody near wants it */
     int32_t privates[LOW_MAX_PRIVATES]; /* low_private_add, low_private_use */
     uint32_t private_count;
     void *state;                       /* the family's own, freed by its release */
@@ -78,7 +81,7 @@ typedef enum low_conversion { LOW_COPY, LOW_TO_PLAIN, LOW_TO_IMAGE } low_convers
 typedef struct low_change {
     uint32_t slot;
     bool output;
-    bool ready; /* an earlier kernel has made it */
+    bool ready; /* an earlier kernel has made it, or the one that writes the value */
     low_conversion how;
     uint8_t type;    /* of the kernel's side */
     int32_t own;     /* private that has it for later kernels too; -1: in the scratch */

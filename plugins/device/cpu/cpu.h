@@ -26,6 +26,7 @@ struct ddp_device {
     uint32_t threads;
     const cpu_kernels *kernels;
     const cpu_half_kernels *half; /* NULL: products are in f32 */
+    bool wants_half;              /* though they should be in bf16 */
     cpu_library *library;
     cpu_pins *pins; /* NULL: the threads run where the system puts them */
 };
@@ -62,11 +63,17 @@ extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_po
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
-extern const cpu_family cpu_family_position_at, cpu_family_attention_cached, cpu_family_rope;
+extern const cpu_family cpu_family_position_at, cpu_family_attention_cached, cpu_family_rope, cpu_family_softmax_parts;
+
+/* families/narrow.c: makes k, the kernel of a linear layer's product or gradient with rows, inner and cols, one for few
+ * features, if it is such. */
+extern const cpu_family cpu_family_narrow;
+bool cpu_narrow_group(low_lowering *w, low_kernel *k, uint32_t node);
 
 /* families/loss.c: the error of a label that is no class. */
 ddp_status cpu_bad_label(int64_t label, int64_t row, int64_t classes, ddp_err *err);
 
+uint32_t cpu_frozen_dtypes(ddp_device *d);
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);
 

@@ -47,7 +47,8 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     d->host = host;
     d->threads = p->threads;
     d->kernels = cpu_kernels_variants[isa_best()];
-    if (p->precision == DDP_PRECISION_BF16) d->half = cpu_half_available();
+    d->wants_half = p->precision == DDP_PRECISION_BF16;
+    if (d->wants_half) d->half = cpu_half_available();
     status = cpu_library_open(p->threads, &d->library, err);
     if (status != DDP_OK) {
         free(d);
@@ -134,12 +135,30 @@ static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err
     return cpu_pin_threads(d->threads, processors, &d->pins, err);
 }
 
+static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
+{
+    if (d->wants_half && d->half == NULL)
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "CPU",
+            "no instructions for bf16 (AVX512_BF16): products are in f32, which is no faster than precision = f32");
+#if defined(__x86_64__)
+    else if (isa_best() > ISA_AVX2)
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "CPU",
+            "neither AVX2 nor AVX-512: steps take several times as long; use a newer machine, or let the virtual machine have them (cpu = host)");
+#endif
+    else
+        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "");
+}
+
 static ddp_status cpu_sync(ddp_device *d, ddp_err *err)
 {
     (void)d;
     (void)err;
     return DDP_OK; /* run returns when its kernels are done */
 }
+
+uint32_t cpu_frozen_dtypes(ddp_device *d) { return d->half != NULL ? 1u << DDP_BF16 : 0; }
 
 static const ddp_device_ops ops = {
     .struct_size = sizeof(ops),
@@ -162,6 +181,8 @@ static const ddp_device_ops ops = {
     .flat = cpu_flat,
     .measure = cpu_measure,
     .pin = cpu_pin,
+    .frozen_dtypes = cpu_frozen_dtypes,
+    .preflight = cpu_preflight,
 };
 
 /* NO_UNLOAD: OpenMP's threads live on after close and must find their code mapped. */

@@ -63,7 +63,8 @@ static void resolve(ddp_instance *in, const ddp_bind *bind)
         switch (value->kind) {
         case DDP_VALUE_INPUT: in->inputs[in->input_count++] = (input_slot){(int32_t)v, value->index}; break;
         case DDP_VALUE_PARAM: /* only read; the table of pointers is shared with what is written */
-            in->at[v] = (void *)(bind->params + value->offset);
+            in->at[v] = value->dtype == DDP_BF16 ? (void *)((const uint16_t *)bind->frozen + value->offset)
+                                                 : (void *)(bind->params + value->offset);
             break;
         case DDP_VALUE_GRAD: in->at[v] = bind->grads != NULL ? bind->grads + value->offset : NULL; break;
         case DDP_VALUE_BUFFER: in->at[v] = bind->buffers != NULL ? bind->buffers + value->offset : NULL; break;

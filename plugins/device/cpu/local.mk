@@ -8,16 +8,20 @@ CPU_KERNELS = libcpukernels.la
 CPU_CPPFLAGS = -I$(srcdir)/plugins -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
 CPU_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 noinst_LTLIBRARIES += libcpukernels.la
-libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/attention_body.h \
-	plugins/device/cpu/kernels/attention_head_body.h \
+libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/attention/attention_bf16.c \
+	plugins/device/cpu/kernels/attention/attention_body.h plugins/device/cpu/kernels/attention/head_body.h \
+	plugins/device/cpu/kernels/attention/operands_bf16_body.h \
+	plugins/device/cpu/kernels/attention/operands_f32_body.h \
+	plugins/device/cpu/kernels/attention/product_body.h plugins/device/cpu/kernels/dropout_body.h \
+	plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half_avx512.c plugins/device/cpu/kernels/half_body.h \
 	plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/kernels.c \
 	plugins/device/cpu/kernels/kernels.h plugins/device/cpu/kernels/kernels_avx2.c \
 	plugins/device/cpu/kernels/kernels_avx512.c plugins/device/cpu/kernels/kernels_body.h \
 	plugins/device/cpu/kernels/kernels_portable.c plugins/device/cpu/kernels/loops.h \
-	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/norm_body.h \
+	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/narrow_body.h plugins/device/cpu/kernels/norm_body.h \
 	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h \
-	plugins/device/cpu/kernels/rope_body.h plugins/device/cpu/kernels/row_body.h \
-	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd_body.h
+	plugins/device/cpu/kernels/rope_body.h plugins/device/cpu/kernels/row_body.h plugins/device/cpu/kernels/turn_body.h \
+	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd/winograd_body.h
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
 
@@ -28,11 +32,10 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/families/cached.c plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
 	plugins/device/cpu/families/embedding.c plugins/device/cpu/families/layer_norm.c \
 	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
-	plugins/device/cpu/families/metric.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
-	plugins/device/cpu/families/rope.c plugins/device/cpu/flat.c \
-	plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half_avx512.c \
-	plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/winograd.c \
-	plugins/device/cpu/kernels/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \
+	plugins/device/cpu/families/metric.c plugins/device/cpu/families/narrow.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
+	plugins/device/cpu/families/rope.c plugins/device/cpu/families/softmax_parts.c plugins/device/cpu/flat.c \
+	plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/winograd/winograd.c \
+	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/gemm.c plugins/device/cpu/onednn/gemm.h \
 	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c

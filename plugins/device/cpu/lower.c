@@ -64,9 +64,12 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_ATTENTION_APART] = &cpu_family_attention.base,
     [DDP_OP_ATTENTION_APART_GRAD] = &cpu_family_attention.base,
     [DDP_OP_ATTENTION_APART_CACHED] = &cpu_family_attention_cached.base,
+    [DDP_OP_SOFTMAX_PARTS] = &cpu_family_softmax_parts.base,
+    [DDP_OP_SOFTMAX_PARTS_GRAD] = &cpu_family_softmax_parts.base,
 };
 
-static const low_target target = {.name = "cpu", .families = families, .alignment = 64};
+static const low_target target = {
+    .name = "cpu", .families = families, .alignment = 64, .frozen_dtypes = cpu_frozen_dtypes};
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err)
 {

@@ -1,15 +1,15 @@
 # plugins/device/cuda: host code in C, kernels by nvcc. tests/unit/cuda/local.mk builds the same sources for a double of CUDA.
 # A new file goes into one of these three lists.
 CUDA_DEVICE_H = plugins/device/cuda/kernels/activation.cuh plugins/device/cuda/kernels/attention/attention.cuh plugins/device/cuda/kernels/batch_norm.cuh plugins/device/cuda/host/cu.h plugins/device/cuda/host/instance.h plugins/device/cuda/host/mirror.h plugins/device/cuda/libs/dnn.h \
-	plugins/device/cuda/libs/dnn_graph.h plugins/device/cuda/kernels/attention/flash.cuh plugins/device/cuda/libs/gemm.h plugins/device/cuda/libs/gemm_cache.h \
-	plugins/device/cuda/libs/gemm_parts.h plugins/device/cuda/kernels/image.cuh plugins/device/cuda/kernels/kernels.h plugins/device/cuda/libs/libraries.h \
+	plugins/device/cuda/libs/dnn_graph.h plugins/device/cuda/kernels/attention/flash.cuh plugins/device/cuda/libs/gemm.h plugins/device/cuda/libs/algorithms.h \
+	plugins/device/cuda/libs/gemm_parts.h plugins/device/cuda/kernels/image.cuh plugins/device/cuda/kernels/kernels.h plugins/device/cuda/libs/libraries.h plugins/device/cuda/libs/timer.h \
 	plugins/device/cuda/kernels/load.cuh plugins/device/cuda/kernels/norm.cuh plugins/device/cuda/kernels/rows.cuh plugins/device/cuda/kernels/simt.h
-CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/host/device.c plugins/device/cuda/libs/dnn.c plugins/device/cuda/libs/dnn_attention.c \
-	plugins/device/cuda/libs/dnn_graph.c plugins/device/cuda/host/exec.c plugins/device/cuda/families/attention.c \
+CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/host/device.c plugins/device/cuda/libs/dnn.c plugins/device/cuda/libs/dnn_attention.c plugins/device/cuda/libs/dnn_conv.c \
+	plugins/device/cuda/libs/dnn_graph.c plugins/device/cuda/libs/dnn_plan.c plugins/device/cuda/host/exec.c plugins/device/cuda/families/attention.c \
 	plugins/device/cuda/families/batch_norm.c plugins/device/cuda/families/conv.c plugins/device/cuda/families/embedding.c \
 	plugins/device/cuda/families/head.c plugins/device/cuda/families/layer_norm.c plugins/device/cuda/families/linear.c plugins/device/cuda/families/loss.c \
-	plugins/device/cuda/families/metric.c plugins/device/cuda/families/pointwise.c plugins/device/cuda/families/pool.c plugins/device/cuda/families/rope.c plugins/device/cuda/libs/gemm.c plugins/device/cuda/libs/gemm_cache.c \
-	plugins/device/cuda/libs/gemm_measure.c plugins/device/cuda/libs/libraries.c plugins/device/cuda/host/lower.c \
+	plugins/device/cuda/families/metric.c plugins/device/cuda/families/pointwise.c plugins/device/cuda/families/pool.c plugins/device/cuda/families/rope.c plugins/device/cuda/libs/gemm.c plugins/device/cuda/libs/algorithms.c \
+	plugins/device/cuda/libs/gemm_measure.c plugins/device/cuda/libs/libraries.c plugins/device/cuda/libs/timer.c plugins/device/cuda/host/lower.c \
 	plugins/device/cuda/host/mirror.c plugins/device/cuda/host/peak.c plugins/device/cuda/host/queues.c plugins/device/cuda/host/run.c plugins/device/cuda/host/step.c \
 	plugins/device/cuda/host/slices.c plugins/device/cuda/host/types.c
 CUDA_KERNELS = plugins/device/cuda/kernels/attention/attention.cu plugins/device/cuda/kernels/attention/attention_grad.cu plugins/device/cuda/kernels/batch_norm.cu \

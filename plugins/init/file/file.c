@@ -1,6 +1,7 @@
 /* plugins/init/file/file.c -- see file.h. */
 #include "file.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <net/if.h>
@@ -9,6 +10,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #define SCHEME "file://"
 
@@ -202,6 +205,81 @@ static ddp_status file_get_secret(ddp_init *i, void *secret, size_t *length, ddp
     return ddp_fail(err, DDP_ERR_DATA, "init_method: the secret in %.300s is damaged", i->path);
 }
 
+/* ---- --check ----------------------------------------------------------------------------------------------------- */
+/* A file that an earlier run has left is no problem: rank 0 takes it over, after as long as it takes to see that it is
+ * of no living one. */
+static void look_at_file(ddp_init *i, const ddp_preflight *p)
+{
+    char who[224];
+    ddp_err err = {0};
+    watch w = {0};
+    record r;
+    ddp_status status = record_read(i->path, &r, &err);
+
+    if (status == DDP_IN_PROGRESS) {
+        p->report(p->ctx, DDP_FINDING_OK, "init_method", "%.300s is not there yet, rank 0 will write it", i->path);
+        return;
+    }
+    if (status != DDP_OK) {
+        p->report(p->ctx, DDP_FINDING_PROBLEM, "init_method", "%s", err.msg);
+        return;
+    }
+    switch (record_check(&i->claim.self, &r, &w)) {
+    case LIVE:
+        p->report(p->ctx, p->rank == 0 ? DDP_FINDING_PROBLEM : DDP_FINDING_OK, "init_method",
+                  p->rank == 0 ? "%.300s is in use by a run (%s): end that one, or give this one another file"
+                               : "%.300s: rank 0 is there (%s)",
+                  i->path, record_who(&r, who, sizeof(who)));
+        break;
+    case DEAD:
+        p->report(p->ctx, DDP_FINDING_WARNING, "init_method",
+                  "%.300s was left by a run that has died (%s); rank 0 takes it over: rm it to save the wait", i->path,
+                  record_who(&r, who, sizeof(who)));
+        break;
+    default:
+        p->report(p->ctx, DDP_FINDING_WARNING, "init_method",
+                  "%.300s was left by a run of another host (%s): if that one has ended, rm it to save the wait",
+                  i->path, record_who(&r, who, sizeof(who)));
+    }
+}
+
+/* The file system types of linux/magic.h that no other host sees. */
+static bool is_of_this_host(const char *folder)
+{
+    static const unsigned long local[] = {0x01021994 /* tmpfs */, 0x858458f6 /* ramfs */, 0x794c7630 /* overlayfs */};
+    struct statfs fs;
+
+    if (statfs(folder, &fs) != 0) return false;
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        if ((unsigned long)fs.f_type == local[i]) return true;
+    return false;
+}
+
+static void file_preflight(ddp_init *i, const ddp_preflight *p)
+{
+    char folder[PATH_LIMIT], own[PATH_LIMIT + 32];
+    int fd;
+
+    memcpy(folder, i->path, sizeof(folder));
+    *(strrchr(folder, '/') + 1) = '\0';
+    (void)snprintf(own, sizeof(own), "%s.ddpengine-check-%d", folder, (int)getpid());
+    fd = p->rank == 0 ? open(own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : open(folder, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        p->report(p->ctx, DDP_FINDING_PROBLEM, "init_method",
+                  "cannot %s %.300s: %s; name a folder that all hosts share and this user may write",
+                  p->rank == 0 ? "write into" : "read", folder, strerror(errno));
+        return;
+    }
+    (void)close(fd);
+    if (p->rank == 0) (void)unlink(own);
+    if (p->local_size < p->world_size && is_of_this_host(folder))
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "init_method",
+            "%.300s is in a file system of this host alone: ranks of other hosts will not see it; name a folder that all mount, or use tcp://",
+            folder);
+    look_at_file(i, p);
+}
+
 static const ddp_option options[] = {
     {"listen", "auto", NULL,
      "Where rank 0 listens: an address or a network interface of its host. "
@@ -222,6 +300,7 @@ static const ddp_init_ops ops = {
     .find = file_find,
     .put_secret = file_put_secret,
     .get_secret = file_get_secret,
+    .preflight = file_preflight,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

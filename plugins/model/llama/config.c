@@ -29,7 +29,9 @@ static void bad(const reader *r, const char *key, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    (void)ddp_fail(r->err, DDP_ERR_CONFIG, "%s: \"%s\": %s", r->path, key, what);
+    (void)ddp_fail(r->err, DDP_ERR_CONFIG,
+                   "%s: \"%s\": %s; take the config.json of a LLaMA, Qwen2, Qwen3 or Mistral as it was published",
+                   r->path, key, what);
 }
 
 /* ---- members ----------------------------------------------------------------------------------------------------- */
@@ -209,7 +211,7 @@ static void read_model(const reader *r, llama_model *m)
 {
     *m = (llama_model){0};
     if (!json_is_object(r->root)) {
-        (void)ddp_fail(r->err, DDP_ERR_CONFIG, "%s: it is no JSON object", r->path);
+        (void)ddp_fail(r->err, DDP_ERR_CONFIG, "%s: it is no JSON object; download it again", r->path);
         return;
     }
     read_family(r, m);
@@ -239,11 +241,15 @@ static ddp_status read_file(const char *path, char **out, size_t *length, ddp_er
     struct stat facts;
     ddp_status st;
 
-    if (fd < 0) return ddp_fail(err, DDP_ERR_CONFIG, "cannot open %s: %s", path, strerror(errno));
+    if (fd < 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "cannot open %s: %s; name the folder of the model, or its config.json",
+                        path, strerror(errno));
     if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))
-        st = ddp_fail(err, DDP_ERR_CONFIG, "%s is not a plain file", path);
+        st = ddp_fail(err, DDP_ERR_CONFIG, "%s is not a plain file; name the folder of the model, or its config.json",
+                      path);
     else if (facts.st_size > FILE_LIMIT)
-        st = ddp_fail(err, DDP_ERR_CONFIG, "%s is larger than 1 MiB: no config.json", path);
+        st = ddp_fail(err, DDP_ERR_CONFIG,
+                      "%s is larger than 1 MiB, so it is no config.json; name the folder of the model", path);
     else
         st = read_bytes(path, fd, (size_t)facts.st_size, out, length, err);
     (void)close(fd);
@@ -275,7 +281,7 @@ ddp_status llama_config_read(const char *path, llama_model *out, ddp_err *err)
     free(bytes);
     err->status = DDP_OK;
     if (root == NULL)
-        (void)ddp_fail(err, DDP_ERR_CONFIG, "%s:%d: not JSON: %.100s", file, why.line, why.text);
+        (void)ddp_fail(err, DDP_ERR_CONFIG, "%s:%d: not JSON: %.100s; download it again", file, why.line, why.text);
     else
         read_model(&(reader){.path = file, .root = root, .err = err}, out);
     json_decref(root);

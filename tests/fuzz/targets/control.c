@@ -12,10 +12,11 @@
  *   4  right agreement lines                        8  so many strangers connect, a byte
  *   9  the far end closes                          10  a new connection
  *  11  (another rank) asks: which, a byte; then the reply: status, length, a byte each, bytes
- *  12  rank 0 or this rank fails, leaves or is asked to stop: which, a byte */
+ *  12  rank 0 or this rank fails, leaves, is asked to stop or takes the times: which, a byte */
 #include "fuzz_socket.h"
 #include "control/control.c"
 #include "control/group.c"
+#include <math.h>
 static ddp_status answered(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err);
 #define control_run_post answered
 #include "control/request.c"
@@ -162,6 +163,23 @@ static void send_some(play *x, int far, uint16_t version)
     fuzz_send_frame(far, version, type, bytes, length);
 }
 
+/* Rank 0's own marks, and what comes of them and of those that ranks have sent. */
+static void take_times(const play *x)
+{
+    static const double own[DDP_TIMES] = {0.0, 1.0, 2.0, 3.0, 4.0, 5.0};
+    double ms[DDP_TIMES * WORLD];
+    ddp_rank_times times = {.ms = ms};
+
+    if (x->g->server == NULL) return;
+    ddp_group_times_begin(x->g, 10, 13); /* of which the last step would wait for the others */
+    ddp_group_times_step(x->g, 11, own);
+    ddp_group_times_step(x->g, 12, own);
+    while (ddp_group_times_take(x->g, true, &times)) {
+        FUZZ_CHECK(times.steps > 0 && times.steps <= times.step);
+        for (size_t i = 0; i < DDP_COUNT(ms); i++) FUZZ_CHECK(isnan(ms[i]) || ms[i] >= 0.0);
+    }
+}
+
 static void this_rank(play *x)
 {
     ddp_failure f = {.exit_code = DDP_EXIT_TIMEOUT, .rank = 0, .msg = "a collective did not end"};
@@ -169,7 +187,7 @@ static void this_rank(play *x)
     ddp_text t = {0};
     ddp_err err;
 
-    switch (fuzz_u8(&x->in) % 7) {
+    switch (fuzz_u8(&x->in) % 8) {
     case 0:
         ddp_failure_pack(&f, DDP_FRAME_ABORT, &t);
         (void)control_run_post(x->g, DDP_FRAME_ABORT, &t, &err);
@@ -179,6 +197,7 @@ static void this_rank(play *x)
     case 3: (void)ddp_group_take_warning(x->g, text, sizeof(text)); break;
     case 4: ddp_group_report_step(x->g, 100, 1.0, 2.0, 3.0); break;
     case 6: ddp_group_grow(x->g); break;
+    case 7: take_times(x); break;
     default:
         if (x->g->server != NULL) ddp_server_missing_goodbyes(x->g, text, sizeof(text));
         if (x->g->server != NULL) ddp_server_farewell(x->g);

@@ -11,9 +11,8 @@
 static const unsigned char written[] =
     "{\"user\": [\"u{{content}}{{idx}}\", {\"special\": \"eos_token\"}], \"prefix\": "
     "[{\"special\": \"bos_token\"}], \"system\": [\"s{{content}}\"]}";
-const builtin_template builtin_templates[] = {{"default", written, sizeof(written) - 1}};
-const unsigned long builtin_count = 1;
-const char builtin_names[] = "default";
+const ddp_embedded builtin_templates[] = {{"default.json", written, sizeof(written) - 1}};
+const size_t builtin_templates_count = 1;
 
 static const char words[] =
     "{\"added_tokens\": [{\"id\": 7, \"content\": \"<|endoftext|>\", \"special\": true}], \"pre_tokenizer\": null, "

@@ -38,6 +38,10 @@ class Sft(Case):
         self.check("80 rows" in self.run("-c", self.ini("all.ini", self.gpt()), "--check").out, "described")
         layer["eval.sft"] = {**layer["eval.sft"], "validation": 0.3}
         self.fails(self.run("-c", self.ini("parts.ini", layer)), 2, "is divided by validation = 0.2", "0.3")
+        (self.dir / "more.jsonl").write_text(json.dumps({"instruction": "x", "output": "y"}) + "\n")
+        more = layer["data.sft"]["files"].with_name("more.jsonl")
+        both = {**layer, "eval.sft": {**layer["eval.sft"], "files": f"{more}, {layer['data.sft']['files']}"}}
+        self.fails(self.run("-c", self.ini("parts.ini", both)), 2, "rows.jsonl", "is divided by validation = 0.2", "0.3")
 
     def test_the_loss_is_that_of_all_answers(self):
         """Answers of 1 to 40 letters: a step is the mean over all their tokens, however they are divided."""

@@ -77,7 +77,7 @@ class Tokenizers(Case):
         same = self.train({**self.gpt(), "data.tokens": {**self.gpt()["data.tokens"], "files": f"{self.dir}/text*"}}, nproc=2, name="pattern.ini")
         self.equal(first.summary["parameter_sha256"], same.summary["parameter_sha256"])
         self.equal(sorted(p.name for p in self.dir.glob("text*")), ["text", path.name])
-        cache = self.dir / "cache"
+        cache = self.dir / "of" / "tokens" / "cache"
         self.train(self.gpt(cache=cache), name="elsewhere.ini")
         (other,) = cache.iterdir()
         self.equal(other.read_bytes(), path.read_bytes())

@@ -133,6 +133,18 @@ class LossMean(Case):
                          "--nproc", "2")
             self.fails(r, 7, "loss (no label of the step counts)", "step 1", "all its labels are ignored")
 
+    def test_an_evaluation_in_which_nothing_counts(self):
+        """By itself it is an error; training goes on, and says so."""
+        layers = self.layers(epochs=2, eval_every=1)
+        layers[0]["eval.npy"] = self.source("none", (STORED["eval"][0], [[-100] * len(r) for r in STORED["eval"][1]]))
+        samples = len(STORED["eval"][0])
+        r = self.train(*layers, nproc=2)
+        self.check(f"no label of its {samples} samples counts" in r.err and "look at the data of [eval]" in r.err and "-nan" not in r.err, r)
+        self.equal([m["eval_loss"] for m in self.metrics(r.dir, "eval")], [None, None])
+        self.equal(sum("no label" in m["text"] for m in self.metrics(r.dir, "warning")), 2)
+        for nproc in ("1", "2"):
+            self.fails(self.run("eval", "-c", self.dir / "run.ini", "--nproc", nproc), 10, f"no label of its {samples} samples counts", "[eval]", "ignored")
+
     def test_evaluation_alone(self):
         r = self.train(*self.layers())
         alone = self.run("eval", "-c", self.dir / "run.ini", "--nproc", "2")

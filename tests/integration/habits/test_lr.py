@@ -66,6 +66,14 @@ class Finder(Case):
         self.equal((a.code, b.code), (0, 0), a)
         self.equal((self.dir / "a").read_bytes(), (self.dir / "b").read_bytes())
 
+    def test_leaves_what_the_ini_asks_of_a_run_to_the_run(self):
+        out = {"output": {"prometheus": self.dir / "run.prom", "tensorboard": "yes", "advice": "full", "dir": self.dir / "out"}}
+        before = set(pathlib.Path("/tmp").glob("ddpengine-lr-*"))
+        r = self.run("lr", "-c", self.ini("asks.ini", out), "--steps", "5", "--nproc", "2")
+        self.equal((r.code, (self.dir / "run.prom").exists()), (0, False), r)
+        self.equal([p.name for p in (self.dir / "out").iterdir()], ["lr.csv"])
+        self.equal(set(pathlib.Path("/tmp").glob("ddpengine-lr-*")) - before, set())
+
     def test_the_schedule_by_itself(self):
         r = self.train({"optimizer": {"schedule": "lr_range", "min_lr": 1e-3, "lr": 1e9}, "train": {"epochs": 9, "non_finite": "skip"}})
         self.check(r.summary["steps"] < 180, r.summary)

@@ -68,6 +68,27 @@ def value_of(message):
     return tag, number, text
 
 
+def floats(data):
+    return list(struct.unpack(f"<{len(data) // 8}d", data))
+
+
+def histograms(folder):
+    """{tag: {step: {"min": .., "max", "num", "sum", "sum_squares", "limits": [..], "counts": [..]}}}"""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for message in records(path.read_bytes()):
+            event = dict(fields(message))
+            for _, value in fields(event.get(5, b"")):
+                value = dict(fields(value))
+                if 5 not in value:
+                    continue
+                h = dict(fields(value[5]))
+                numbers = {name: struct.unpack("<d", h.get(key, bytes(8)))[0]
+                           for key, name in enumerate(("min", "max", "num", "sum", "sum_squares"), 1)}
+                found.setdefault(value[1].decode(), {})[event[2]] = {**numbers, "limits": floats(h[6]), "counts": floats(h[7])}
+    return found
+
+
 def read(folder):
     """{tag: {step: float32}}, {tag: [text]}; values that a later record makes void are gone, as TensorBoard has it."""
     scalars, texts = {}, {}
@@ -83,6 +104,8 @@ def read(folder):
                         del steps[old]
             for _, value in fields(event.get(5, b"")):
                 tag, number, text = value_of(value)
+                if number is None and text is None:
+                    continue  # a histogram
                 if text is None:
                     scalars.setdefault(tag, {})[step] = number
                 else:

@@ -207,18 +207,31 @@ class Gguf(Case):
         run = ("export", "gguf", "-c", "run.ini")
         self.fails(self.run(*run, "--type", "q4", "a"), 2, "f32, f16 or bf16")
         self.fails(self.run(*run, "--tokenizer", "nowhere", "a"), 10, "nowhere")
-        self.fails(self.run(*run, "--tokenizer", self.own("slow"), "a"), 2, "splits text")
+        self.fails(self.run(*run, "--tokenizer", self.own("slow"), "a"), 2, "splits text", "name another with --tokenizer")
         self.fails(self.run(*run, "--adapter", "nowhere", "a"), 10, "adapter_config.json")
         folder, _ = self.adapter()
         a, b = (f"base_model.model.transformer.h.1.mlp.c_fc.lora_{x}.weight" for x in "AB")
-        for tensors, detail in (({a: ([2, 16], [0.5] * 32), b: ([63, 2], [0.5] * 126)}, f"{b} is 63 x 2"), ({a: ([2, 16], [0.5] * 32)}, f"{b} is not")):
+        for tensors, *details in (({a: ([2, 16], [0.5] * 32), b: ([63, 2], [0.5] * 126)}, f"{b} is 63 x 2", "64 features out"),
+                                  ({a: ([2, 17], [0.5] * 34), b: ([64, 2], [0.5] * 128)}, f"{a} is 2 x 17", "16 features in"),
+                                  ({a: ([2, 16], [0.5] * 32), b: ([64, 3], [0.5] * 192)}, f"{a} is of rank 2 and {b} of rank 3"),
+                                  ({a: ([2, 16], [0.5] * 32)}, f"{b} is not")):
             write_safetensors(folder / "adapter_model.safetensors", tensors)
-            self.fails(self.run(*run, "--adapter", folder, "a"), 10, detail)
+            self.fails(self.run(*run, "--adapter", folder, "a"), 10, *details, "look for the")
         self.adapter(r=3)
-        self.fails(self.run(*run, "--adapter", folder, "a"), 10, "does not fit")
+        self.fails(self.run(*run, "--adapter", folder, "a"), 10, f"{a} is of rank 2", '"r" of adapter_config.json is 3')
+        # what can be known beforehand is said before the model is read
+        self.fails(self.run(*run, "--type", "q4", "--checkpoint", "nowhere", "a"), 2, "f32, f16 or bf16")
+        self.fails(self.run(*run, "--tokenizer", "gone", "--checkpoint", "nowhere", "a"), 10, 'tokenizer "gone" cannot be read')
+        self.fails(self.run(*run, "--adapter", "gone", "--checkpoint", "nowhere", "a"), 10, "gone/adapter_config.json")
+        self.fails(self.run("export", "torch", "-c", "run.ini", "--type", "f16", "a"), 2, "--type, --tokenizer and --adapter go with gguf, not torch")
         folder, _ = self.adapter(modules_to_save=["lm_head"])
         self.fails(self.run(*run, "--adapter", folder, "a"), 2, "merge the adapter")
         self.fails(self.run(*run, "/proc/none/x.gguf"), 8, "/proc/none/x.gguf")
+        tree = json.loads((TOKENIZERS / "gpt2.json").read_text())
+        for token, detail in (({"content": "<late>", "special": True}, '"<late>" lacks its "id"'), ({"id": 470}, 'lacks its "content"'),
+                              ({"id": "470", "content": "<late>"}, '"<late>" lacks its "id"')):
+            (self.dir / "tok/tokenizer.json").write_text(json.dumps({**tree, "added_tokens": [token]}))
+            self.fails(self.run(*run, "a"), 10, "tokenizer.json", detail, "download the file again")
         (self.dir / "tok/tokenizer.json").write_text("{}")
         self.fails(self.run(*run, "a"), 2, "tokenizer.json")
         self.train({"checkpoint": {"dir": self.dir / "other"}, "data.synthetic": {"samples": 32}}, nproc=0, name="mlp.ini")
@@ -226,7 +239,7 @@ class Gguf(Case):
 
     def llama(self, kind, **config):
         """A folder as Hugging Face writes it, of numbers that follow from their place, which bf16 has."""
-        folder = self.dir / f"hf_{kind}{config.get('rope_parameters', {}).get('rope_type', '')}"
+        folder = self.dir / f"hf_{len(list(self.dir.glob('hf_*')))}"
         folder.mkdir()
         heads, kv, dim, width, hidden, rows = 4, 2, config.get("head_dim", 16), 64, 96, 480
         (folder / "config.json").write_text(json.dumps({
@@ -239,8 +252,12 @@ class Gguf(Case):
             layer = {"input_layernorm.weight": (width,), "post_attention_layernorm.weight": (width,), "self_attn.q_proj.weight": (q, width),
                      "self_attn.k_proj.weight": (k, width), "self_attn.v_proj.weight": (k, width), "self_attn.o_proj.weight": (width, q),
                      "mlp.gate_proj.weight": (hidden, width), "mlp.up_proj.weight": (hidden, width), "mlp.down_proj.weight": (width, hidden)}
-            if kind == "qwen2":
+            if kind == "qwen2" or config.get("attention_bias"):
                 layer.update({"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (k,), "self_attn.v_proj.bias": (k,)})
+            if config.get("attention_bias"):
+                layer.update({"self_attn.o_proj.bias": (width,)})
+            if config.get("mlp_bias"):
+                layer.update({"mlp.gate_proj.bias": (hidden,), "mlp.up_proj.bias": (hidden,), "mlp.down_proj.bias": (width,)})
             if kind == "qwen3":
                 layer.update({"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)})
             shapes.update({f"model.layers.{i}.{n}": s for n, s in layer.items()})
@@ -257,6 +274,7 @@ class Gguf(Case):
                                                          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
              "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
              "yarn": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}},
+             "biases": {"attention_bias": True, "mlp_bias": True}, "attention_bias": {"attention_bias": True}, "mlp_bias": {"mlp_bias": True},
              "qwen2": {}, "qwen3": {"head_dim": 32}}
 
     def each_llama(self):
@@ -276,7 +294,9 @@ class Gguf(Case):
                        [256, 2, dim, 96])
             self.equal((g.pairs.get(f"{arch}.rope.scaling.type"), g.pairs.get(f"{arch}.rope.scaling.factor")),
                        {"linear": ("linear", 2.0), "yarn": ("yarn", 4.0)}.get(name, (None, None)))
-            self.equal("blk.1.attn_q.bias" in g.tensors, name == "qwen2")
+            self.equal("blk.1.attn_q.bias" in g.tensors, name in ("qwen2", "biases", "attention_bias"))
+            self.equal("blk.1.attn_output.bias" in g.tensors, name in ("biases", "attention_bias"))
+            self.equal("blk.1.ffn_gate.bias" in g.tensors, name in ("biases", "mlp_bias"))
             self.equal("blk.1.attn_k_norm.weight" in g.tensors, name == "qwen3")
             for part, heads in (("q", 4), ("k", 2)):
                 shape, values = tensors[f"model.layers.1.self_attn.{part}_proj.weight"]
@@ -284,10 +304,19 @@ class Gguf(Case):
                 if arch == "llama":
                     rows = [rows[h * dim + i % 2 * dim // 2 + i // 2] for h in range(heads) for i in range(dim)]
                 self.equal(g.floats(f"blk.1.attn_{part}.weight"), (tuple(shape), [v for row in rows for v in row]), name)
+                if arch == "llama" and "blk.1.attn_q.bias" in g.tensors:
+                    shape, values = tensors[f"model.layers.1.self_attn.{part}_proj.bias"]
+                    self.equal(g.floats(f"blk.1.attn_{part}.bias"), (tuple(shape), [values[h * dim + i % 2 * dim // 2 + i // 2] for h in range(heads) for i in range(dim)]))
             self.equal("rope_freqs.weight" in g.tensors, name == "llama3")
             if name == "llama3":
                 factors = [1 / f for f in self.llama3_shares()]
                 self.check(all(abs(a - b) < 1e-5 * b for a, b in zip(g.floats("rope_freqs.weight")[1], factors)), (g.floats("rope_freqs.weight"), factors))
+
+    def test_biases_that_llama_cpp_does_not_have(self):
+        if self.run("plugins", "model.llama").code != 0:
+            raise Skip("no model llama in this build")
+        self.llama("qwen3", head_dim=32, attention_bias=True)
+        self.fails(self.run("export", "gguf", "-c", "llama.ini", "a.gguf"), 2, "qwen3", "no tensor", "model.layers.0.self_attn.q_proj.bias")
 
     def llama3_shares(self):
         """What llama3 makes of each frequency, as a share (transformers, _compute_llama3_parameters)."""

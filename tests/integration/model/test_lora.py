@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from checkpoint_files import read_safetensors  # noqa: E402
-from harness import Case, until  # noqa: E402
+from harness import Case, Skip, until  # noqa: E402
 
 ADAMW = {"algorithm": "adamw", "lr": 0.003, "momentum": None}
 LORA = {"lora": {"rank": 3, "dropout": 0.1}, "optimizer": ADAMW}
@@ -68,18 +68,75 @@ class Lora(Case):
         until(lambda: p.poll() is not None or list((self.dir / folder).glob("step-????????")), "no checkpoint comes")
         return p, self.children(p, 2)
 
-    def test_a_host_has_the_base_once(self):
-        """Every rank of it maps the same memory for what is not trained."""
-        p, ranks = self.training("ck", {"train": {"epochs": 1000000}})
-        inodes = []
+    def resident(self, folder, *layers):
+        """KiB of the base that a rank of two has in memory."""
+        p, ranks = self.training(folder, {"train": {"epochs": 1000000}}, *layers)
+        text = pathlib.Path(f"/proc/{ranks[0]}/smaps").read_text()
+        rss = int(text[text.index("/memfd:ddpengine-base-"):].split("Rss:")[1].split()[0])
+        os.kill(p.pid, signal.SIGTERM)
+        self.equal(self.finish(p).code, 128 + signal.SIGTERM)
+        return rss
+
+    def mapped(self, folder, *layers):
+        """Bytes of the mapping that both ranks of a run have, shared; then the run ends."""
+        p, ranks = self.training(folder, {"train": {"epochs": 1000000}}, *layers)
+        seen = set()
         for pid in ranks:
             lines = [x.split() for x in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if "/memfd:ddpengine-base-" in x]
             self.equal(len(lines), 1, lines)
-            inodes.append(lines[0][4])
+            first, last = (int(x, 16) for x in lines[0][0].split("-"))
+            seen.add((lines[0][4], last - first))
             self.check("s" in lines[0][1], lines)
-        self.equal(inodes[0], inodes[1])
         os.kill(p.pid, signal.SIGTERM)
         self.equal(self.finish(p).code, 128 + signal.SIGTERM)
+        self.equal(len(seen), 1, seen)
+        return seen.pop()[1]
+
+    def test_a_host_has_the_base_once(self):
+        """Every rank of it maps the same memory for what is not trained, and for the adapters where each updates a shard for all."""
+        base = self.mapped("no", {"ddp": {"shard_update": "no"}})
+        self.check(self.mapped("auto") > base, base)
+        self.equal(self.mapped("ema", {"optimizer": {"ema": 0.9}}), base)
+
+    def needs_bf16(self):
+        if "avx512_bf16" not in pathlib.Path("/proc/cpuinfo").read_text():
+            raise Skip("this CPU has no AVX512_BF16")
+
+    def test_base_in_bf16(self):
+        """Held in bf16 it has the bits of one that is rounded and held in f32, as where ranks may be lost; in every way of an update."""
+        self.needs_bf16()
+        half = {"train": {"precision": "bf16", "max_steps": 20}}
+        shas = {name: self.saved(half, way, folder=name, name=f"{name}.ini").summary["parameter_sha256"]
+                for name, way in {**WAYS, "f32": {"run": {"restarts": 1}}, "ema": {"optimizer": {"ema": 0.9}}}.items()}
+        self.equal(len(set(shas.values())), 1, shas)
+        whole = self.saved({"train": {"precision": "bf16"}}, folder="whole", name="whole.ini")
+        again = self.saved({"train": {"precision": "bf16"}}, folder="direct", name="direct.ini")
+        self.check("resuming from" in again.err, again)
+        self.equal(again.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+        self.fails(self.saved({"train": {"precision": "bf16", "seed": 4, "max_steps": 80}}, folder="direct", nproc=0, expect=8), 8,
+                   "are of another base")
+
+    def test_base_in_bf16_is_used(self):
+        """`eval` has the run's numbers in either precision, and a merged model those of the base's file."""
+        self.needs_bf16()
+        data = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4, "seed": 1}}
+        half = {"train": {"precision": "bf16"}, "optimizer": {"lr": 1e-30}}
+        r = self.saved(data, half, nproc=0)
+        e = self.run("eval", "-c", self.dir / "run.ini")
+        self.check(f"{r.summary['eval_loss']:.6g}"[:6] in e.out, (r.summary, e))
+        e = self.run("eval", "-c", self.dir / "run.ini", "--set", "train.precision=f32")
+        self.equal(e.code, 0, e)
+        r = self.run("merge", "-c", self.dir / "run.ini", self.dir / "merged")
+        self.equal(r.code, 0, r)
+        self.train({"checkpoint": {"dir": self.dir / "plain"}, "optimizer": {"lr": 1e-30}, "train": {"max_steps": 1}}, name="plain.ini")
+        merged, plain = (read_safetensors(x / "model.safetensors") for x in (self.dir / "merged", self.newest("plain")))
+        self.equal(merged, plain)
+
+    def test_memory_of_a_base_in_bf16(self):
+        self.needs_bf16()
+        wide = {"model.mlp": {"hidden": "1024, 1024"}}
+        held = {p: self.resident(p, wide, {"train": {"precision": p}}) for p in ("f32", "bf16")}
+        self.check(held["bf16"] < 0.75 * held["f32"], held)
 
     def test_a_rank_is_lost(self):
         """The others go on with it from memory or a checkpoint, on a base that is mapped again."""
@@ -151,6 +208,66 @@ class Lora(Case):
         for pattern in ("*", "*lora_A*"):
             self.fails(self.saved({"train": {"freeze": pattern}}, nproc=0, expect=2), 2, "[train] freeze", "of an adapter", "[lora] target")
         self.fails(self.saved({"lora": {"rnk": 1}}, nproc=0, expect=2), 2, "rnk", "rank")
+
+    def test_keys_without_a_rank(self):
+        """Adapters were wanted; rank = 0 by itself says that there are none."""
+        r = self.train({"lora": {"alpha": 16, "target": "fc1"}}, nproc=0, expect=2, name="x.ini")
+        self.fails(r, 2, "x.ini:", "[lora] alpha is set and rank is not", "set [lora] rank")
+        self.train({"lora": {"alpha": 16, "rank": 0}, "train": {"max_steps": 1}}, nproc=0)
+
+    def test_used_with_another_scale(self):
+        """What the tensors of a checkpoint do not say."""
+        self.saved(nproc=0)
+        self.equal(self.run("merge", "-c", "run.ini", "--set", "lora.alpha=6", self.dir / "merged").code, 0)
+        for command in (("merge",), ("export", "peft"), ("export", "torch")):
+            for change in ("alpha=7", "rslora=yes"):
+                r = self.run(*command, "-c", "run.ini", "--set", f"lora.{change}", self.dir / "out")
+                self.fails(r, 8, "were trained with [lora] alpha 6, rslora no", "set them as they were")
+
+    def test_values_with_which_nothing_learns(self):
+        self.fails(self.saved({"lora": {"dropout": 1}}, nproc=0, expect=2), 2, "run.ini:", "[lora] dropout", "less than 1")
+        self.fails(self.saved({"lora": {"plus_ratio": 0}}, nproc=0, expect=2), 2, "run.ini:", "[lora] plus_ratio", "never learn", "16 for LoRA+")
+
+    def merge(self, *args, code=0):
+        r = self.run("merge", "-c", "run.ini", *args, self.dir / "out")
+        self.equal(r.code, code, r)
+        return r
+
+    def weights(self):
+        return sorted(p.name for p in (self.dir / "out").glob("model*"))
+
+    def test_merged_over_an_earlier_model(self):
+        """The earlier one stays until the new one is whole, and nothing of it stays then."""
+        self.saved(nproc=0)
+        self.merge()
+        whole = (self.dir / "out/model.safetensors").read_bytes()
+        self.equal(self.weights(), ["model.safetensors"])
+        (self.dir / "out/model-00001-of-00002.safetensors").mkdir()
+        self.fails(self.merge("--shard-size", "2KB", code=8), 8, "model-00001-of-00002.safetensors")
+        self.equal((self.dir / "out/model.safetensors").read_bytes(), whole, "a merge that fails takes nothing away")
+        (self.dir / "out/model-00001-of-00002.safetensors").rmdir()
+        self.equal(self.weights(), ["model.safetensors"], "nor leaves a part")
+        self.merge("--shard-size", "1KB")
+        self.equal(len(self.weights()), 5, self.weights())
+        (self.dir / "out/model-00007-of-00009.safetensors.new").write_bytes(b"of a merge that was killed")
+        (self.dir / "out/model-best.safetensors").write_bytes(b"not one of these files")
+        self.merge("--shard-size", "2KB")
+        self.equal(self.weights(), ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model-best.safetensors",
+                                    "model.safetensors.index.json"])
+        self.merge()
+        self.equal(self.weights(), ["model-best.safetensors", "model.safetensors"])
+        self.equal((self.dir / "out/model.safetensors").read_bytes(), whole)
+
+    def test_a_damaged_config_of_the_base(self):
+        self.train({"checkpoint": {"dir": self.dir / "base"}}, nproc=0)
+        r = self.run("export", "torch", "-c", "run.ini", self.dir / "hf")
+        self.equal(r.code, 0, r)
+        self.saved({"checkpoint": {"init_from": self.dir / "hf"}}, nproc=0)
+        (self.dir / "hf/config.json").write_text('{"architectures": [')
+        for command in (("merge",), ("export", "peft")):
+            r = self.run(*command, "-c", "run.ini", self.dir / "out")
+            self.fails(r, 8, "hf/config.json", "[checkpoint] init_from", "no JSON object", "repair it")
+            self.check(not (self.dir / "out").exists(), "nothing is written")
 
     def test_adapter_of_another_scale(self):
         folder = self.dir / "peft"

@@ -118,6 +118,11 @@ class Missing(Case):
         self.reads(p[0], "rank 2 at", "is there")
         results = self.all_of_it(p, "out-0", [4, 3, 4])
         self.equal(sum("differ in" in r.err for r in results), 0, results)
+        rows = [json.loads(line) for line in (self.dir / "out-0/ranks.jsonl").read_text().splitlines()]
+        self.equal([r["ranks"] for r in rows if r["event"] == "start"], [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]])
+        world = {r["generation"]: r["world_size"] for r in rows if r["event"] == "start"}
+        self.check(all(len(r["step_ms"]) == world[r["generation"]] for r in rows if r["event"] == "ranks"), rows)
+        self.equal({r["generation"] for r in rows if r["event"] == "ranks"}, set(world))
 
     @long_case
     def test_a_spare_takes_the_place_of_a_lost_rank(self):

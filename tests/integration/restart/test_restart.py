@@ -94,6 +94,21 @@ class Restart(Case):
         r = self.end(p, GLOO, ADAMW, generations=2)
         self.equal(len(r.errors()), 0, r)
 
+    def test_hubs(self):
+        """A leaf, then a hub, of five ranks of which two speak to rank 0 through hubs: each generation has hubs of its own."""
+        shape = {"train": {"batch_size": 8}, "checkpoint": {"every": 200}}  # 640 samples, 5 ranks x 8: 16 steps an epoch
+        hubs = {"group": {"ranks_per_hub": 2, "peer_timeout": "5s"}}
+        p = self.begin(GLOO, ADAMW, shape, hubs, args=("--nproc", 5))
+        for victim in (3, 2):
+            os.kill(self.children(p, 5)[victim], signal.SIGKILL)
+            lines = self.next_generation(p)
+            self.check(f"rank {victim} (pid" in lines and "was killed by signal 9" in lines, lines)
+        r = self.finish(p)
+        self.equal(r.code, 0, r)
+        self.equal(self.metrics(self.out, "start")[-1]["generation"], 2, r)
+        whole = self.train(LENGTH, RESTARTS, GLOO, ADAMW, shape, {"checkpoint": {"dir": self.dir / "whole"}, "group": {"ranks_per_hub": 0}}, nproc=5)
+        self.equal(json.loads((self.out / "summary.json").read_text())["parameter_sha256"], whole.summary["parameter_sha256"], r)
+
     @long_case
     def test_rank0_waits_until_its_predecessor_has_ended(self):
         """Which still has the checkpoint folder's lock: this process has a copy of that open file."""

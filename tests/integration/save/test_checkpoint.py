@@ -245,7 +245,8 @@ class Checkpoint(Case):
         p = self.start("-c", path, "--nproc", 2)
         while "loss" not in p.stderr.readline():
             pass
-        shutil.rmtree(self.dir / "out")
+        (self.dir / "out").rename(self.dir / "gone")  # at once: the run writes into it meanwhile
+        shutil.rmtree(self.dir / "gone")
         r = self.finish(p)
         self.equal(r.code, 0, r)
         self.equal(json.loads((self.dir / "out/summary.json").read_text())["exit_code"], 0)

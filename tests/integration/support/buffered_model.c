@@ -4,7 +4,7 @@
 
 struct config {
     int64_t classes, hidden;
-    int32_t norm;
+    int32_t norm, place;
     double dropout;
     const char *first;
 };
@@ -13,6 +13,11 @@ static const ddp_option options[] = {
     {.key = "classes", .dflt = "4", .doc = "Classes.", .type = DDP_OPT_INT, .offset = offsetof(struct config, classes)},
     {.key = "hidden", .dflt = "17", .doc = "Channels.", .type = DDP_OPT_INT, .offset = offsetof(struct config, hidden)},
     {.key = "norm", .dflt = "no", .doc = "With a norm.", .type = DDP_OPT_BOOL, .offset = offsetof(struct config, norm)},
+    {.key = "place",
+     .dflt = "no",
+     .doc = "What follows fc1 is of stage 1.",
+     .type = DDP_OPT_BOOL,
+     .offset = offsetof(struct config, place)},
     {.key = "dropout", .dflt = "0", .doc = "Its p.", .type = DDP_OPT_FLOAT, .offset = offsetof(struct config, dropout)},
     {.key = "first",
      .dflt = "fc1",
@@ -27,7 +32,9 @@ static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)
     const int64_t image[] = {DDP_N, c->hidden, 1, 1}, shape[] = {2, 3};
     ddp_tensor x = ddp_flatten(g, ddp_input(g, "input")), label = ddp_input(g, "label");
 
+    if (c->place) ddp_place(g, 0);
     x = ddp_linear(g, x, c->hidden, 1, "%s", c->first);
+    if (c->place) ddp_place(g, 1);
     (void)g->api->buffer(g, "scale", DDP_F32, 2, shape, 0.25);
     (void)g->api->buffer(g, "calls", DDP_I64, 0, NULL, 0.0);
     if (c->norm) x = ddp_flatten(g, ddp_batch_norm2d(g, ddp_reshape(g, x, 4, image), NULL, "bn1"));

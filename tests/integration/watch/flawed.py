@@ -16,7 +16,7 @@ def over(backend, **ddp):
 
 
 WAYS = {"direct": over("shm"), "all_reduce": over("shm", shard_update="no"), "overlap": over("shm", overlap="yes"),
-        "gloo": over("gloo-tcp"), "gloo_overlap": over("gloo-tcp", overlap="yes"), "zero": over("gloo-tcp", zero=1),
+        "gloo": over("gloo-tcp"), "gloo_overlap": over("gloo-tcp", overlap="yes"),"zero": over("gloo-tcp", zero=1),
         "clip": {**over("shm"), "optimizer": {"clip_norm": 0.2}}, "hook": {**over("shm"), "hook": {"plugin": "bf16"}},
         "mpi": over("mpi", zero=1)}
 

@@ -32,13 +32,14 @@ class Audit(Case):
         self.equal(self.epochs(text), [(1, 640, 640), (2, 640, 640)])
         self.check("steps 1 to 40 in 80 records" in text, text)
         # back to the end of the first epoch, with three ranks: steps 21 .. 40 are made again, 14 to an epoch
-        self.audited({"checkpoint": {"resume": self.dir / "ck/step-00000020"}, "train": {"epochs": 3, "max_steps": 40}}, nproc=3, name="b")
+        whole = {"train": {"epochs": 3, "max_steps": 40, "global_batch": 48, "even_batches": "yes"}}
+        self.audited({"checkpoint": {"resume": self.dir / "ck/step-00000020"}}, whole, nproc=3, name="b")
         text = self.proof().out
         self.equal(self.epochs(text), [(1, 640, 640), (2, 640, 640)])
         self.check("but for 2 that the sampler repeats to give 3 ranks" in text and "epoch 3: 288 of 640 samples so far" in text, text)
         self.check("40 records of steps that a later run has made again" in text, text)
         # from the middle of an epoch, with the same ranks
-        self.audited({"train": {"epochs": 3}}, nproc=3, name="c")
+        self.audited(whole, {"train": {"max_steps": 0}}, nproc=3, name="c")
         self.equal(self.epochs(self.proof().out), [(1, 640, 640), (2, 640, 640), (3, 640, 640)])
 
     def test_over_a_kill(self):

@@ -49,6 +49,14 @@ class Rollback(Flawed):
         self.check(step == 23 and "gradient of fc3.weight (element 4) of rank 1 is not finite" in text and "go back" in text, text)
         self.check("going back to" in r.err and "step-00000021: step 21, epoch 2" in r.err, r)
         self.same_bits("zero", NAN, BACK, WAYS["zero"], ADAMW, to=21)
+        self.same_bits("forward", NAN, BACK, over("gloo-tcp", overlap="yes", wire_order="forward"), {"model.mlp": {"hidden": "24, 24, 24, 17"}}, ADAMW, to=21)
+
+    def test_adapters_in_one_copy(self):
+        """Ranks that share what is trained, on a base in f32 and in bf16."""
+        lora = {"lora": {"rank": 3}}
+        self.same_bits("lora", NAN, BACK, WAYS["direct"], ADAMW, lora, to=21)
+        if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text():
+            self.same_bits("half", NAN, BACK, WAYS["direct"], ADAMW, lora, {"train": {"precision": "bf16"}}, to=21)
 
     @long_case
     def test_every_way(self):
@@ -150,9 +158,11 @@ class Rollback(Flawed):
     def test_no_checkpoint_is_of_replicas_that_differ(self):
         """A save is preceded by a comparison, which also finds a wrong state of the optimiser."""
         often = {"train": {"replicas_differ": "abort", "check_replicas_every": 1000}}
-        for name, flaw, where in (("param", "bit:0:14:20:9", "first in fc3.weight;"),
-                                  ("state", "state:0:14:20:9", "first in the optimiser's state of fc3.weight;")):
-            r = self.flawed(flaw, DIFFER, often, self.saves(name), name=name, expect=9)
+        lora = {"lora": {"rank": 3}, **ADAMW}  # of what is not trained there is no state
+        for name, flaw, where, more in (("param", "bit:0:14:20:9", "first in fc3.weight;", {}),
+                                        ("state", "state:0:14:20:9", "first in the optimiser's state of fc3.weight;", {}),
+                                        ("lora", "state:0:14:20:9", "first in the optimiser's state of base_model.model.fc2.lora_", lora)):
+            r = self.flawed(flaw, DIFFER, often, more, self.saves(name), name=name, expect=9)
             self.fails(r, 9, "step 14:", where)
             self.equal([p.name for p in (self.dir / f"{name}.ck").glob("step-*")], ["step-00000007"])
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "collective_util.h"
+#include "plugin_util.h"
 #include "support/group_util.h"
 #include "support/store_double.h"
 #include <dirent.h>
-#include <dlfcn.h>
 #include <time.h>
 
 #define MAX_WORLD 4
@@ -27,41 +27,19 @@ typedef struct rank_run {
     ddp_err err;
 } rank_run;
 
-static const ddp_plugin *plugin;
-static const ddp_backend_ops *ops;
-
-static inline void no_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
-{
-    (void)ctx, (void)level, (void)file, (void)line, (void)fmt;
-}
-static const ddp_host host = {.struct_size = sizeof(host), .log = no_log};
-
+/* Where it is not built the tests skip. */
 static inline int load(void **state)
 {
     const char *path = DDP_BUILDDIR "/.libs/backend_gloo_tcp.so";
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
     (void)state;
-    if (handle == NULL) {
-        (void)fprintf(stderr, "# %s\n", dlerror());
-        return access(path, F_OK) == 0 ? -1 : 0; /* not built: the tests skip */
-    }
-    plugin = dlsym(handle, DDP_PLUGIN_SYMBOL);
-    if (plugin == NULL) return -1;
-    ops = plugin->ops;
-    return 0;
+    return access(path, F_OK) == 0 ? load_plugin(path) : 0;
 }
 
 #define NEED_PLUGIN()                                                                                                  \
     do {                                                                                                               \
         if (ops == NULL) skip();                                                                                       \
     } while (0)
-
-static inline void set_option(void *config, const char *key, uint64_t value)
-{
-    for (uint32_t i = 0; i < plugin->option_count; i++)
-        if (strcmp(plugin->options[i].key, key) == 0) memcpy((char *)config + plugin->options[i].offset, &value, 8);
-}
 
 static inline void *rank_main(void *arg)
 {

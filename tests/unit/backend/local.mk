@@ -1,9 +1,9 @@
 # unit tests of plugins/backend
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
+check_PROGRAMS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
 	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
 	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
-TESTS += tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
+TESTS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
 	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
 	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
 
@@ -12,7 +12,14 @@ tests_unit_backend_test_reduce_SOURCES = tests/unit/backend/test_reduce.c
 tests_unit_backend_test_reduce_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_reduce_LDADD = $(BACKEND_REDUCE) $(UNIT_LDADD)
 
-SHM_TEST = tests/unit/backend/collective_util.h tests/unit/backend/shm_util.h tests/unit/support/store_double.h
+# what is shared out, and what comes over its connections, are tested beside the plugin
+tests_unit_backend_test_aggregate_SOURCES = tests/unit/backend/test_aggregate.c tests/unit/backend/aggregate_util.h tests/unit/backend/plugin_util.h \
+	tests/unit/backend/collective_util.h tests/unit/support/store_double.h $(AGGREGATE_SHARED)
+tests_unit_backend_test_aggregate_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/backend/aggregate
+tests_unit_backend_test_aggregate_LDADD = $(UNIT_LDADD) -lm
+EXTRA_tests_unit_backend_test_aggregate_DEPENDENCIES = backend_aggregate.la
+
+SHM_TEST = tests/unit/backend/collective_util.h tests/unit/backend/plugin_util.h tests/unit/backend/shm_util.h tests/unit/support/store_double.h
 tests_unit_backend_test_shm_SOURCES = tests/unit/backend/test_shm.c $(SHM_TEST)
 tests_unit_backend_test_shm_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_shm_LDADD = $(UNIT_LDADD) -lm
@@ -22,7 +29,7 @@ tests_unit_backend_test_shm_failure_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_shm_failure_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_backend_test_shm_failure_DEPENDENCIES = backend_shm.la
 
-GLOO_TEST = tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h tests/unit/support/group_util.h \
+GLOO_TEST = tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h tests/unit/backend/plugin_util.h tests/unit/support/group_util.h \
 	tests/unit/support/store_double.h
 tests_unit_backend_test_gloo_SOURCES = tests/unit/backend/test_gloo.c $(GLOO_TEST)
 tests_unit_backend_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)

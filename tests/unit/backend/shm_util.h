@@ -3,11 +3,10 @@
 #pragma once
 
 #include "base/sys.h"
+#include "plugin_util.h"
 #include "support/store_double.h"
 #include "support/until.h"
-#include <ddpengine/backend.h>
 #include <dirent.h>
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -42,15 +41,7 @@ typedef struct rank_run {
     ddp_err err;
 } rank_run;
 
-static const ddp_plugin *plugin;
-static const ddp_backend_ops *ops;
 static shared_results *seen;
-
-static void no_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
-{
-    (void)ctx, (void)level, (void)file, (void)line, (void)fmt;
-}
-static const ddp_host host = {.struct_size = sizeof(host), .log = no_log};
 
 /* A rank is no place for cmocka's assertions: it is another process, or a thread of one. */
 #define CHECK(condition)                                                                                               \
@@ -74,24 +65,9 @@ static inline void assert_no_wrongs(void)
 
 static inline int load(void **state)
 {
-    void *handle = dlopen(DDP_BUILDDIR "/.libs/backend_shm.so", RTLD_NOW | RTLD_LOCAL);
-
     (void)state;
     seen = mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (handle == NULL || seen == MAP_FAILED) {
-        (void)fprintf(stderr, "# %s\n", handle == NULL ? dlerror() : "no memory");
-        return -1;
-    }
-    plugin = dlsym(handle, DDP_PLUGIN_SYMBOL);
-    if (plugin == NULL) return -1;
-    ops = plugin->ops;
-    return 0;
-}
-
-static inline void set_option(void *config, const char *key, uint64_t value)
-{
-    for (uint32_t i = 0; i < plugin->option_count; i++)
-        if (strcmp(plugin->options[i].key, key) == 0) memcpy((char *)config + plugin->options[i].offset, &value, 8);
+    return seen == MAP_FAILED ? -1 : load_plugin(DDP_BUILDDIR "/.libs/backend_shm.so");
 }
 
 static inline ddp_status open_rank(rank_run *r, const ddp_store *store)

@@ -11,4 +11,9 @@ TESTS += tests/unit/base/test_available
 tests_unit_base_test_available_SOURCES = tests/unit/base/test_available.c tests/unit/support/checkpoint_util.h
 tests_unit_base_test_available_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_base_test_available_LDADD = $(UNIT_LDADD)
+check_PROGRAMS += tests/unit/base/test_new_file
+TESTS += tests/unit/base/test_new_file
+tests_unit_base_test_new_file_SOURCES = tests/unit/base/test_new_file.c tests/unit/support/checkpoint_util.h
+tests_unit_base_test_new_file_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_base_test_new_file_LDADD = $(UNIT_LDADD)
 endif

@@ -1,6 +1,8 @@
-/* test_available.c -- how much memory is left, from files as Linux has them: of the host, of a control group, of the
- * groups around it; and what is not there, or is no number. */
+/* test_available.c -- how much memory is left, and how many processors are allowed, from files as Linux has them: of
+ * the host, of a control group, of the groups around it; and what is not there, or is no number. */
 #include "support/checkpoint_util.h"
+
+#include <math.h>
 
 static void put(const struct place *p, const char *path, const char *text)
 {
@@ -41,9 +43,29 @@ static void host_and_groups(void **state)
     assert_true(ddp_memory_available() > 0);
 }
 
+static void quota_of_processors(void **state)
+{
+    struct place *p = *state;
+
+    assert_true(isinf(base_processors_allowed_at(p->dir)));
+    put(p, "proc/self/cgroup", "0::/job/step\n");
+    put(p, "sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+    assert_true(isinf(base_processors_allowed_at(p->dir)));
+    put(p, "sys/fs/cgroup/job/cpu.max", "150000 100000\n"); /* of the group around it */
+    assert_float_equal(base_processors_allowed_at(p->dir), 1.5, 1e-9);
+    put(p, "sys/fs/cgroup/job/step/cpu.max", "50000 100000\n");
+    assert_float_equal(base_processors_allowed_at(p->dir), 0.5, 1e-9);
+    put(p, "sys/fs/cgroup/job/step/cpu.max", "50000 0\n"); /* no number that can be used */
+    assert_float_equal(base_processors_allowed_at(p->dir), 1.5, 1e-9);
+    assert_true(ddp_processors_allowed() > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(host_and_groups, place_setup, place_teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(host_and_groups, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(quota_of_processors, place_setup, place_teardown),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -540,6 +540,36 @@ static void write_errors(void **state)
     assert_int_equal(close(fd), 0);
 }
 
+/* A device, a pipe or a folder stays what it is. */
+static void only_a_regular_file_is_replaced(void **state)
+{
+    char folder[] = "/tmp/ddp-base-XXXXXX", path[64], other[80];
+    struct stat st;
+    ddp_err err = {0};
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/pipe", folder);
+    (void)snprintf(other, sizeof(other), "%s.tmp", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ddp_file_replace(path, "x", 1, &err), DDP_ERR_SYSTEM);
+    assert_non_null(strstr(err.msg, "/pipe: not a regular file, so it is not replaced; name another file"));
+    assert_true(stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_int_equal(access(other, F_OK), -1);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(ddp_file_replace(path, "x", 1, &err), DDP_OK);
+    assert_int_equal(ddp_file_replace(path, "yz", 2, &err), DDP_OK);
+    assert_true(stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 2);
+    (void)snprintf(other, sizeof(other), "%s/link", folder);
+    assert_int_equal(symlink("pipe", other), 0); /* a link stays one, and what it leads to is replaced */
+    assert_int_equal(ddp_file_replace(other, "abc", 3, &err), DDP_OK);
+    assert_true(lstat(other, &st) == 0 && S_ISLNK(st.st_mode));
+    assert_true(stat(path, &st) == 0 && st.st_size == 3);
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static int writes_left = -1; /* that still take something; -1: as the system has it */
 
 ssize_t __real_write(int fd, const void *data, size_t length);
@@ -664,6 +694,7 @@ int main(void)
         cmocka_unit_test(cpus),
         cmocka_unit_test(reading),
         cmocka_unit_test(write_errors),
+        cmocka_unit_test(only_a_regular_file_is_replaced),
         cmocka_unit_test(a_write_that_takes_nothing),
         cmocka_unit_test(folders),
         cmocka_unit_test(sha256),

@@ -2,6 +2,7 @@
  * time-out, failure of the run. The backend is a double whose calls the test can hold up, fail or count; backend
  * gloo-tcp at the end. */
 #include "comm/communicator.h"
+#include "comm/probe.h"
 #include "support/group_util.h"
 #include <dlfcn.h>
 
@@ -860,6 +861,67 @@ static void test_failure_of_one_rank_wakes_the_others(void **state)
     }
 }
 
+/* ---- the probe --------------------------------------------------------------------------------------------------- */
+static ddp_link probed[3];
+
+static void body_probe(member *m)
+{
+    static float memory[3][65536];
+    const ddp_probe_memory own = {.data = memory[m->rank], .bytes = sizeof(memory[0])};
+    ddp_communicator *c;
+
+    if (!all_open_gloo(m, &c)) return;
+    CHECK(ddp_comm_probe(c, &own, 0.01, &probed[m->rank], &m->err) == DDP_OK);
+    ddp_communicator_close(c);
+}
+
+/* All ranks have the same numbers, in an order that holds on any machine. */
+static void test_a_probe_is_the_same_on_all_ranks(void **state)
+{
+    member m[3];
+
+    (void)state;
+    if (gloo[0].ops == NULL) skip();
+    for (int32_t world = 1; world <= 3; world++) {
+        run_ranks(m, &(published){0}, world, body_probe);
+        assert_no_wrongs();
+        for (int32_t r = 1; r < world; r++) {
+            assert_true(probed[r].latency_s == probed[0].latency_s && probed[r].bytes_per_s == probed[0].bytes_per_s);
+            assert_true(probed[r].all_reduce_latency_s == probed[0].all_reduce_latency_s &&
+                        probed[r].all_reduce_bytes_per_s == probed[0].all_reduce_bytes_per_s);
+        }
+        assert_true((probed[0].latency_s > 0.0) == (world > 1) && (probed[0].bytes_per_s > 0.0) == (world > 1));
+        assert_true((probed[0].all_reduce_latency_s > 0.0) == (world > 1));
+        assert_true((probed[0].all_reduce_bytes_per_s > 0.0) == (world > 1));
+    }
+}
+
+static void body_probe_fails(member *m)
+{
+    static float memory[2][1024];
+    const ddp_probe_memory own = {.data = memory[m->rank], .bytes = sizeof(memory[0])};
+    ddp_communicator *c;
+
+    if (!all_open_gloo(m, &c)) return;
+    if (m->rank == 1)
+        ddp_group_abort(m->group, DDP_EXIT_DATA, "no data here");
+    else
+        m->status = ddp_comm_probe(c, &own, 10.0, &probed[0], &m->err);
+    ddp_communicator_close(c);
+}
+
+static void test_a_probe_ends_with_the_run(void **state)
+{
+    member m[2];
+
+    (void)state;
+    if (gloo[0].ops == NULL) skip();
+    run_ranks(m, &(published){0}, 2, body_probe_fails);
+    assert_no_wrongs();
+    assert_int_equal(m[0].status, DDP_ERR_ABORTED);
+    assert_contains(m[0].err.msg, "no data here");
+}
+
 static void body_never_opens(member *m)
 {
     ddp_communicator *c;
@@ -908,6 +970,8 @@ int main(void)
         cmocka_unit_test(test_gloo_through_the_queue),
         cmocka_unit_test(test_failure_of_one_rank_wakes_the_others),
         cmocka_unit_test(test_failure_of_one_rank_ends_opening),
+        cmocka_unit_test(test_a_probe_is_the_same_on_all_ranks),
+        cmocka_unit_test(test_a_probe_ends_with_the_run),
     };
 
     return cmocka_run_group_tests(tests, load, NULL);

@@ -597,17 +597,88 @@ static void batches(void **state)
         "[train] batch_size 16 (node1.ini:7), accumulate 2 (node1.ini:8), global_batch 128 (node1.ini:6), "
         "world_size 2: that makes 64; batch_size x accumulate x world_size must be global_batch");
     expect_bad_batches(
-        "global_batch = 10\n", 3,
-        "[train] global_batch 10 (node1.ini:6), world_size 3: 10 cannot be divided by 3; batch_size x accumulate "
-        "x world_size must be global_batch");
+        "global_batch = 10\neven_batches = yes\n", 3,
+        "[train] global_batch 10 (node1.ini:6), world_size 3: 10 cannot be divided by 3 (it can with a world_size of "
+        "1, 2, 5, 10); batch_size x accumulate x world_size must be global_batch");
     expect_bad_batches(
-        "global_batch = 2\nbatch_size = 16\n", 2,
+        "global_batch = 2\nbatch_size = 16\neven_batches = yes\n", 2,
         "[train] batch_size 16 (node1.ini:7), global_batch 2 (node1.ini:6), world_size 2: 2 cannot be divided by "
         "32; batch_size x accumulate x world_size must be global_batch");
+    expect_bad_batches("global_batch = 2\n", 3,
+                       "[train] global_batch 2 (node1.ini:6), world_size 3: there are fewer samples in a step than "
+                       "ranks; batch_size x accumulate x world_size must be global_batch");
+    expect_bad_batches("even_batches = no\nparallel = dp\n", 2,
+                       "node1.ini:6: [train] even_batches = no needs ranks with one device each, parallel = ddp; leave "
+                       "one of the two out");
     expect_bad_batches(
         "batch_size = 1073741824\naccumulate = 1048576\n", 65536,
         "[train] batch_size 1073741824 (node1.ini:6), accumulate 1048576 (node1.ini:7), world_size 65536: their "
         "product is over 64 bits; batch_size x accumulate x world_size must be global_batch");
+}
+
+/* Uneven ones: batch_size is the most that a micro-batch has. */
+static void expect_uneven(const char *keys, int64_t world, int64_t batch, int64_t accumulate, int64_t global,
+                          bool uneven)
+{
+    char text[256];
+    ddp_batches b = {0};
+    ddp_err err = {0};
+    ddp_config c;
+
+    expect_batches(keys, world, batch, accumulate, global);
+    (void)snprintf(text, sizeof(text), MINIMAL "[train]\n%s", keys);
+    c = load_config(text, NULL, 0);
+    assert_int_equal(ddp_config_batches(&c, world, &b, &err), DDP_OK);
+    assert_int_equal(b.uneven, uneven);
+    ddp_config_free(&c);
+}
+
+static void uneven_batches(void **state)
+{
+    (void)state;
+    expect_uneven("global_batch = 16\n", 3, 6, 1, 16, true);
+    expect_uneven("global_batch = 16\nbatch_size = 8\n", 3, 6, 1, 16, true);
+    expect_uneven("global_batch = 64\nbatch_size = 8\n", 3, 8, 3, 64, true);
+    expect_uneven("global_batch = 64\naccumulate = 4\n", 3, 6, 4, 64, true);
+    expect_uneven("global_batch = 100\naccumulate = 8\n", 3, 5, 7, 100, true); /* 34 samples are 7 times 5 at most */
+    expect_uneven("global_batch = 10\naccumulate = 4\n", 2, 2, 3, 10, true);
+    expect_uneven("global_batch = 16\nbatch_size = 8\n", 4, 4, 1, 16, false);
+    expect_uneven("global_batch = 16\nbatch_size = 8\n", 1, 8, 2, 16, false);
+    expect_uneven("batch_size = 8\n", 3, 8, 1, 24, false);
+    expect_uneven("batch_size = 8\neven_batches = no\n", 3, 8, 1, 24, true);
+    expect_uneven("global_batch = 12\neven_batches = no\n", 3, 4, 1, 12, true);
+}
+
+/* A run of 2 x 8 samples with other numbers of ranks, and what it is refused. */
+static void kept_batch(void **state)
+{
+    const struct {
+        int64_t world, most, batch, accumulate;
+        bool uneven;
+    } expected[] = {{1, 8, 8, 2, false}, {2, 8, 8, 1, false}, {3, 8, 6, 1, true},   {4, 8, 4, 1, false},
+                    {5, 8, 4, 1, true},  {3, 2, 2, 3, true},  {16, 8, 1, 1, false}, {1, 5, 4, 4, false}};
+    ddp_config c = load_config(MINIMAL "[train]\nbatch_size = 8\n", NULL, 0);
+    ddp_batches b = {0};
+    ddp_err err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < DDP_COUNT(expected); i++) {
+        assert_int_equal(ddp_config_keep_batch(&c, expected[i].world, 16, expected[i].most, &b, &err), DDP_OK);
+        assert_int_equal(b.batch_size, expected[i].batch);
+        assert_int_equal(b.accumulate, expected[i].accumulate);
+        assert_int_equal(b.global_batch, 16);
+        assert_int_equal(b.uneven, expected[i].uneven);
+    }
+    assert_int_equal(ddp_config_keep_batch(&c, 17, 16, 8, &b, &err), DDP_ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "there are fewer samples in a step than ranks"));
+    ddp_config_free(&c);
+    c = load_config(MINIMAL "[train]\nbatch_size = 8\neven_batches = yes\n", NULL, 0);
+    assert_int_equal(ddp_config_keep_batch(&c, 2, 18, 4, &b, &err), DDP_OK); /* 9 a rank, not 4, 3 and 2 */
+    assert_int_equal(b.batch_size, 3);
+    assert_int_equal(b.accumulate, 3);
+    assert_int_equal(ddp_config_keep_batch(&c, 3, 16, 8, &b, &err), DDP_ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "world_size 3: 16 cannot be divided by 3 (it can with a world_size of 1, 2, 4"));
+    ddp_config_free(&c);
 }
 
 /* ---- printing and agreement -------------------------------------------------------------------------------------- */
@@ -794,13 +865,14 @@ static void any_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(syntax),           cmocka_unit_test(bad_lines),       cmocka_unit_test(long_names),
-        cmocka_unit_test(long_lines),       cmocka_unit_test(over_long_lines), cmocka_unit_test(lists_over_lines),
-        cmocka_unit_test(bounds),           cmocka_unit_test(includes),        cmocka_unit_test(bad_includes),
-        cmocka_unit_test(overrides),        cmocka_unit_test(defaults),        cmocka_unit_test(given),
-        cmocka_unit_test(bad_configs),      cmocka_unit_test(bad_overrides),   cmocka_unit_test(tables),
-        cmocka_unit_test(batches),          cmocka_unit_test(round_trip),      cmocka_unit_test(agreement),
-        cmocka_unit_test(text_of_settings), cmocka_unit_test(any_text),
+        cmocka_unit_test(syntax),      cmocka_unit_test(bad_lines),       cmocka_unit_test(long_names),
+        cmocka_unit_test(long_lines),  cmocka_unit_test(over_long_lines), cmocka_unit_test(lists_over_lines),
+        cmocka_unit_test(bounds),      cmocka_unit_test(includes),        cmocka_unit_test(bad_includes),
+        cmocka_unit_test(overrides),   cmocka_unit_test(defaults),        cmocka_unit_test(given),
+        cmocka_unit_test(bad_configs), cmocka_unit_test(bad_overrides),   cmocka_unit_test(tables),
+        cmocka_unit_test(batches),     cmocka_unit_test(uneven_batches),  cmocka_unit_test(kept_batch),
+        cmocka_unit_test(round_trip),  cmocka_unit_test(agreement),       cmocka_unit_test(text_of_settings),
+        cmocka_unit_test(any_text),
     };
 
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);

@@ -120,7 +120,7 @@ static void abort_while_others_wait(member *m)
     ddp_err err;
     ddp_failure f;
 
-    ddp_group_on_failure(m->group, count_call, m);
+    CHECK(ddp_group_on_failure(m->group, count_call, m));
     CHECK(!ddp_group_failed(m->group, &f));
     CHECK(ddp_group_barrier(m->group, "ready", LONG_MS, &err) == DDP_OK);
     switch (m->rank) {
@@ -135,7 +135,7 @@ static void abort_while_others_wait(member *m)
     }
     CHECK(strcmp(err.msg, "rank 3: loss is nan at step 7") == 0 && err.rank == 3);
     CHECK(ddp_group_failed(m->group, &f) && f.exit_code == DDP_EXIT_NONFINITE && f.rank == 3);
-    ddp_group_on_failure(m->group, NULL, NULL);
+    CHECK(ddp_group_on_failure(m->group, NULL, m));
 }
 
 static void test_abort(void **state)
@@ -209,12 +209,45 @@ static void test_abort_world_1(void **state)
 /* A listener set when all is over is called too, and taking it away waits for it. */
 static atomic_int slow;
 
+static atomic_int quiet;
+static void quiet_call(void *ctx)
+{
+    (void)ctx;
+    atomic_fetch_add(&quiet, 1);
+}
+
 static void slow_call(void *ctx)
 {
     (void)ctx;
     atomic_store(&slow, 1);
     (void)usleep(50000);
     atomic_store(&slow, 2);
+}
+
+/* Several listeners, each of which is called once; those that are full. */
+static void listen_often(member *m)
+{
+    int before = atomic_load(&heard[m->rank]);
+    char many[64];
+
+    CHECK(ddp_group_on_failure(m->group, count_call, m));
+    for (int i = 1; i < 64; i++) CHECK(ddp_group_on_failure(m->group, quiet_call, &many[i]));
+    CHECK(!ddp_group_on_failure(m->group, quiet_call, &many[0]));
+    CHECK(ddp_group_on_failure(m->group, NULL, &many[1]));
+    CHECK(ddp_group_on_failure(m->group, quiet_call, &many[0]));
+    ddp_group_abort(m->group, DDP_EXIT_DATA, "over");
+    UNTIL(atomic_load(&quiet) == 63);
+    CHECK(atomic_load(&heard[m->rank]) == before + 1);
+}
+
+static void test_many_listeners(void **state)
+{
+    member m;
+    published b;
+
+    (void)state;
+    run_ranks(&m, &b, 1, listen_often);
+    assert_no_wrongs();
 }
 
 static void listen_late(member *m)
@@ -601,6 +634,7 @@ int main(void)
         cmocka_unit_test(test_abort_race),
         cmocka_unit_test(test_abort_world_1),
         cmocka_unit_test(test_listener),
+        cmocka_unit_test(test_many_listeners),
         cmocka_unit_test(test_expired),
         cmocka_unit_test(test_cause_before_symptom),
         cmocka_unit_test(test_closed_after_goodbye),

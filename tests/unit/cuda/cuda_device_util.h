@@ -4,6 +4,7 @@
 
 #ifndef DDP_CUDA_REAL
 #include "doubles/cuda_runtime_double.h"
+#include "doubles/cudnn_double.h"
 #endif
 #include "support/device_util.h"
 
@@ -16,7 +17,7 @@ typedef struct cuda_config {
     uint64_t workspace, logits;
 } cuda_config;
 
-static char cuda_log[8192];
+static char cuda_log[8192]; /* all lines, "LEVEL TEXT\n" */
 
 static inline void cuda_keep_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
 {
@@ -24,12 +25,14 @@ static inline void cuda_keep_log(void *ctx, int level, const char *file, int lin
     va_list ap;
 
     (void)ctx;
-    (void)level;
     (void)file;
     (void)line;
+    n += (size_t)snprintf(cuda_log + n, sizeof(cuda_log) - n, "%d ", level);
+    if (n >= sizeof(cuda_log)) return;
     va_start(ap, fmt);
-    (void)vsnprintf(cuda_log + n, sizeof(cuda_log) - n, fmt, ap);
+    n += (size_t)vsnprintf(cuda_log + n, sizeof(cuda_log) - n, fmt, ap);
     va_end(ap);
+    if (n + 1 < sizeof(cuda_log)) memcpy(cuda_log + n, "\n", 2);
 }
 
 static const ddp_host cuda_host = {.struct_size = sizeof(cuda_host), .log = cuda_keep_log};
@@ -73,8 +76,21 @@ static inline ddp_status cuda_open_with(fixture *f, const cuda_config *config, u
                                  .local_size = 1,
                                  .deterministic = deterministic};
 
+#ifndef DDP_CUDA_REAL
+    cudnn_double()->must_be_same = deterministic;
+#endif
     return f->ops->open(&cuda_host, config, &p, out, &f->err);
 }
+
+#ifndef DDP_CUDA_REAL
+/* What a test that failed before has left behind: that is its own failure, and no other's. */
+static inline cuda_double_counts *cuda_left_before(void)
+{
+    static cuda_double_counts c;
+
+    return &c;
+}
+#endif
 
 /* A set-up's failed assertion has no text, so it is printed. */
 static inline int cuda_setup_with(void **state, const cuda_config *config, uint32_t precision, bool deterministic)
@@ -84,6 +100,9 @@ static inline int cuda_setup_with(void **state, const cuda_config *config, uint3
     cuda_load(&f);
     f.half = precision == DDP_PRECISION_BF16;
     *state = &f;
+#ifndef DDP_CUDA_REAL
+    cuda_double_count(cuda_left_before());
+#endif
     if (cuda_open_with(&f, config, precision, 0, deterministic, &f.device) == DDP_OK) return 0;
     (void)printf("# %s\n", f.err.msg);
     return -1;
@@ -112,10 +131,12 @@ static inline int cuda_teardown(void **state)
 #ifdef DDP_CUDA_REAL
     return 0;
 #else
+    const cuda_double_counts *b = cuda_left_before();
     cuda_double_counts c;
 
     cuda_double_count(&c);
-    if (c.misuse == 0 && c.device_memory == 0 && c.host_memory == 0 && c.streams == 0 && c.events == 0 && c.graphs == 0)
+    if (c.misuse == b->misuse && c.device_memory == b->device_memory && c.host_memory == b->host_memory &&
+        c.streams == b->streams && c.events == b->events && c.graphs == b->graphs)
         return 0;
     (void)printf("# misuse \"%s\"; left: %lld device, %lld host, %lld streams, %lld events, %lld graphs\n",
                  cuda_double_misuse(), (long long)c.device_memory, (long long)c.host_memory, (long long)c.streams,

@@ -25,7 +25,8 @@ libcublaslt_double_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CUDA_DOUBLE_CPPFLAGS)
 libcublaslt_double_la_CFLAGS = $(CUDA_DOUBLE_CFLAGS)
 libcublaslt_double_la_LDFLAGS = $(CUDA_DOUBLE_LINK)
 libcublaslt_double_la_LIBADD = libcuda_double.la -lm
-libcudnn_double_la_SOURCES = tests/doubles/cudnn_double.c tests/doubles/cudnn_double.h tests/doubles/cudnn_graph_double.c
+libcudnn_double_la_SOURCES = tests/doubles/cudnn_double.c tests/doubles/cudnn_double.h tests/doubles/cudnn_graph_double.c \
+	tests/doubles/cudnn_parts.h tests/doubles/cudnn_run_double.c
 libcudnn_double_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CUDA_DOUBLE_CPPFLAGS)
 libcudnn_double_la_CFLAGS = $(CUDA_DOUBLE_CFLAGS)
 libcudnn_double_la_LDFLAGS = $(CUDA_DOUBLE_LINK)
@@ -84,14 +85,16 @@ tests_unit_cuda_test_cuda_kernels_LDADD = $(CPU_KERNELS) $(CUDA_DOUBLE_OBJECTS) 
 
 # of products, convolutions and attention by libraries
 LONG_CHECKS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn
-CUDA_LIBRARY_TEST = tests/unit/cuda/cuda_library_util.h plugins/device/cuda/libs/libraries.c
+CUDA_LIBRARY_TEST = tests/unit/cuda/cuda_library_util.h plugins/device/cuda/libs/algorithms.c plugins/device/cuda/libs/libraries.c \
+	plugins/device/cuda/libs/timer.c
 tests_unit_cuda_test_cuda_gemm_SOURCES = tests/unit/cuda/test_cuda_gemm.c $(CUDA_LIBRARY_TEST) plugins/device/cuda/libs/gemm.c \
-	plugins/device/cuda/libs/gemm_cache.c plugins/device/cuda/libs/gemm_measure.c
+	plugins/device/cuda/libs/gemm_measure.c
 tests_unit_cuda_test_cuda_gemm_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_gemm_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_gemm_LDADD = $(CUDA_DOUBLES) $(CMOCKA_LIBS) -lm
 tests_unit_cuda_test_cuda_dnn_SOURCES = tests/unit/cuda/test_cuda_dnn.c $(CUDA_LIBRARY_TEST) plugins/device/cuda/libs/dnn.c \
-	plugins/device/cuda/libs/dnn_attention.c plugins/device/cuda/libs/dnn_graph.c
+	plugins/device/cuda/libs/dnn_attention.c plugins/device/cuda/libs/dnn_conv.c plugins/device/cuda/libs/dnn_graph.c \
+	plugins/device/cuda/libs/dnn_plan.c
 tests_unit_cuda_test_cuda_dnn_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_dnn_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_dnn_LDADD = $(CUDA_DOUBLES) $(CMOCKA_LIBS) -lm

@@ -1,11 +1,44 @@
 /* tests/unit/cuda/test_cuda_dnn.c -- the CUDA device's use of cuDNN over the doubles of both: convolutions and
  * attention against the definition in double, and what is not there or cannot be done. */
 #include "cuda_library_util.h"
-#include "plugins/device/cuda/libs/dnn.h"
+#include "doubles/cudnn_parts.h"
+#include "plugins/device/cuda/libs/dnn_graph.h"
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static cu_libraries libraries;
 static cudaStream_t stream;
-static cu_dnn *dnn;
+static cuda_util_log log_;
+static const ddp_host host = {.struct_size = sizeof(ddp_host), .ctx = &log_, .log = cuda_util_line};
+static char folder[64];
+static cu_dnn *dnn; /* deterministic, without tf32 */
+
+static cu_dnn *open_dnn(const char *dir, bool deterministic, bool tf32)
+{
+    const cu_dnn_params p = {.libraries = &libraries,
+                             .host = &host,
+                             .stream = stream,
+                             .cache_dir = dir,
+                             .gpu = "NVIDIA H100",
+                             .deterministic = deterministic,
+                             .tf32 = tf32};
+    cu_dnn *out = NULL;
+    ddp_err err;
+
+    cudnn_double()->must_be_same = deterministic;
+    cudnn_double()->may_tf32 = tf32;
+    assert_ok(cu_dnn_open(&p, &out, &err), err);
+    return out;
+}
+
+/* `dnn` is in use again. */
+static void close_dnn(cu_dnn *other)
+{
+    cu_dnn_close(other);
+    cudnn_double()->must_be_same = 1;
+    cudnn_double()->may_tf32 = 0;
+}
 
 /* ---- convolutions ------------------------------------------------------------------------------------------------ */
 /* y[n][p][q][o] += x[n][h][w][c] * w[o][r][s][i], over all of them: what = one of the three that is written. */
@@ -33,7 +66,7 @@ static void reference_conv(const cu_conv *c, uint32_t what, const double *x, con
                             }
 }
 
-static void check_conv(const cu_conv *c, uint32_t what, uint32_t type)
+static void check_conv(cu_dnn *by, const cu_conv *c, uint32_t what, uint32_t type)
 {
     uint64_t seed = 7 + what;
     const int64_t xs = c->in.n * c->in.h * c->in.w * c->in.c, ys = c->in.n * c->oh * c->ow * c->o,
@@ -46,7 +79,7 @@ static void check_conv(const cu_conv *c, uint32_t what, uint32_t type)
     void *workspace = NULL;
     ddp_err err;
 
-    assert_ok(cu_dnn_conv_create(dnn, what, c, type, &conv, &err), err);
+    assert_ok(cu_dnn_conv_create(by, what, c, type, &conv, &err), err);
     assert_int_equal(cudaMalloc(&workspace, cu_dnn_conv_workspace(conv)), cudaSuccess);
     assert_ok(cu_dnn_conv_run(conv, stream, what == CU_CONV_FORWARD ? x.at : y.at,
                               what == CU_CONV_GRAD_WEIGHT ? x.at : w.at, out->at, workspace, &err),
@@ -73,8 +106,14 @@ static void test_convolutions(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(convs) / sizeof(convs[0]); i++)
         for (uint32_t what = CU_CONV_FORWARD; what <= CU_CONV_GRAD_WEIGHT; what++)
-            for (uint32_t type = CU_F32; type <= CU_BF16; type++) check_conv(&convs[i], what, type);
-    assert_int_equal(cudnn_double()->convolutions, 24);
+            for (uint32_t type = CU_F32; type <= CU_BF16; type++) {
+                const int before = cudnn_double()->convolutions;
+
+                check_conv(dnn, &convs[i], what, type);
+                /* the first that runs and gives the same bits each time, found by running it */
+                assert_int_equal(cudnn_double()->last_engine, CUDNN_ENGINE_SLOW);
+                assert_int_equal(cudnn_double()->convolutions, before + 2);
+            }
 }
 
 static void test_bad_convolutions(void **state)
@@ -91,6 +130,249 @@ static void test_bad_convolutions(void **state)
     assert_int_equal(cu_dnn_conv_create(dnn, CU_CONV_FORWARD, &c, CU_F32, &conv, &err), DDP_ERR_UNSUPPORTED);
     assert_null(conv);
 }
+
+static void make_conv(cu_dnn *by, uint32_t what, uint32_t type)
+{
+    cu_dnn_conv *conv = NULL;
+    ddp_err err;
+
+    assert_ok(cu_dnn_conv_create(by, what, &convs[0], type, &conv, &err), err);
+    cu_dnn_conv_free(conv);
+}
+
+/* Of those that may be taken, the fastest; each is tried once, though two modes propose it. */
+static void test_measured_convolutions(void **state)
+{
+    cu_dnn *by = open_dnn("", false, false);
+
+    (void)state;
+    for (uint32_t what = CU_CONV_FORWARD; what <= CU_CONV_GRAD_WEIGHT; what++)
+        for (uint32_t type = CU_F32; type <= CU_BF16; type++) {
+            int plans = cudnn_double()->plans, started;
+
+            cudnn_double()->varied = 0;
+            make_conv(by, what, type);
+            assert_int_equal(cudnn_double()->varied, 1);
+            assert_int_equal(cudnn_double()->plans, plans + 5); /* VARIES, HUGE, FAILS, SLOW, FAST */
+            plans = cudnn_double()->plans;
+            started = cudnn_double()->convolutions;
+            check_conv(by, &convs[0], what, type);
+            assert_int_equal(cudnn_double()->last_engine, CUDNN_ENGINE_FAST);
+            assert_int_equal(cudnn_double()->convolutions, started + 1); /* known: not measured again */
+            assert_int_equal(cudnn_double()->plans, plans + 1);
+        }
+    close_dnn(by);
+}
+
+static void test_tf32_convolutions(void **state)
+{
+    cu_dnn *by = open_dnn("", true, true);
+
+    (void)state;
+    check_conv(by, &convs[0], CU_CONV_FORWARD, CU_F32);
+    assert_int_equal(cudnn_double()->last_engine, CUDNN_ENGINE_TF32);
+    close_dnn(by);
+}
+
+/* Whether convolutions opened now find theirs in the file. */
+static bool is_kept(const char *dir)
+{
+    const int started = cudnn_double()->convolutions;
+    cu_dnn *by = open_dnn(dir, false, false);
+    bool kept;
+
+    make_conv(by, CU_CONV_FORWARD, CU_BF16);
+    kept = cudnn_double()->convolutions == started;
+    close_dnn(by);
+    return kept;
+}
+
+static void test_file_of_convolutions(void **state)
+{
+    char path[128], text[1024], *engine;
+    FILE *f;
+    size_t n;
+
+    (void)state;
+    assert_false(is_kept(""));
+    assert_false(is_kept(folder));
+    assert_true(is_kept(folder));
+    (void)snprintf(path, sizeof(path), "%s/nvidia-h100-cudnn-91900.txt", folder);
+    f = fopen(path, "r+");
+    assert_non_null(f);
+    n = fread(text, 1, sizeof(text) - 1, f);
+    text[n] = '\0';
+    engine = strstr(text, "engine-18-k7.8-k8.9");
+    assert_non_null(engine);
+    assert_int_equal(fseek(f, engine - text + (long)strlen("engine-18-k7.8-k8."), SEEK_SET), 0);
+    assert_int_equal(fputc('7', f), '7'); /* a plan that cuDNN does not propose */
+    assert_int_equal(fclose(f), 0);
+    assert_false(is_kept(folder));
+    assert_true(is_kept(folder));
+    cudnn_double()->version++;
+    assert_false(is_kept(folder));
+    cudnn_double()->version--;
+    assert_int_equal(log_.lines, 0);
+}
+
+/* Nothing that runs, and no room to see whether it does. */
+static void test_convolutions_that_do_not_run(void **state)
+{
+    cu_conv large = convs[0];
+    cu_dnn_conv *conv = NULL;
+    const int started = cudnn_double()->convolutions;
+    cu_dnn *by;
+    ddp_err err;
+
+    (void)state;
+    cudnn_double()->no_start = 1;
+    assert_int_equal(cu_dnn_conv_create(dnn, CU_CONV_FORWARD, &convs[0], CU_F32, &conv, &err), DDP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "no plan runs"));
+    cudnn_double()->no_start = 0;
+    cudnn_double()->no_plan = 1;
+    assert_int_equal(cu_dnn_conv_create(dnn, CU_CONV_FORWARD, &convs[0], CU_F32, &conv, &err), DDP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "same bits"));
+    cudnn_double()->no_plan = 0;
+    large.in.n = 1 << 28;
+    assert_int_equal(cu_dnn_conv_create(dnn, CU_CONV_FORWARD, &large, CU_F32, &conv, &err), DDP_ERR_NOMEM);
+    assert_non_null(strstr(err.msg, "deterministic = yes"));
+    by = open_dnn("", false, false); /* which takes the first */
+    assert_ok(cu_dnn_conv_create(by, CU_CONV_FORWARD, &large, CU_F32, &conv, &err), err);
+    assert_int_equal(cu_dnn_conv_workspace(conv), cudnn_double()->graph_workspace);
+    cu_dnn_conv_free(conv);
+    close_dnn(by);
+    assert_int_equal(cudnn_double()->convolutions, started);
+}
+
+/* Each call that may fail does, once; nothing is left behind (test_left). */
+static void test_failing_convolutions(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 60; n++) {
+        const cu_dnn_params p = {.libraries = &libraries, .stream = stream, .cache_dir = "", .gpu = ""};
+        cu_dnn *by = NULL;
+        cu_dnn_conv *conv = NULL;
+        ddp_err err;
+
+        cudnn_double()->must_be_same = 0;
+        cuda_double_fail_at(n);
+        if (cu_dnn_open(&p, &by, &err) == DDP_OK &&
+            cu_dnn_conv_create(by, CU_CONV_FORWARD, &convs[3], CU_BF16, &conv, &err) == DDP_OK)
+            cu_dnn_conv_free(conv);
+        cuda_double_fail_at(0);
+        close_dnn(by);
+        (void)cudaGetLastError();
+    }
+}
+
+#define SKIP(why)                                                                                                      \
+    do {                                                                                                               \
+        print_message("# skipped: %s\n", why);                                                                         \
+        skip();                                                                                                        \
+    } while (0)
+
+/* NVIDIA's own library, where it is there, takes what is described to it; that needs no GPU, as plans do. */
+static void test_real_descriptors(void **state)
+{
+    cu_libraries real;
+    cu_dnn d = {.l = &real};
+    ddp_err err;
+
+    (void)state;
+    assert_ok(cu_libraries_open("double", "libcudnn.so.9", &real, &err), err);
+    if (real.dnn == NULL) SKIP("there is no cuDNN on this machine");
+    for (size_t i = 0; i < sizeof(convs) / sizeof(convs[0]); i++)
+        for (uint32_t what = CU_CONV_FORWARD; what <= CU_CONV_GRAD_WEIGHT; what++) {
+            cu_dnn_graph g;
+
+            cu_dnn_conv_describe(&g, &d, what, &convs[i], i % 2 == 0 ? CU_F32 : CU_BF16);
+            if (g.status != CUDNN_STATUS_SUCCESS) {
+                (void)cu_fail_dnn(&real, g.status, &err, "%s", g.failed);
+                fail_msg("convolution %zu: %s", i, err.msg);
+            }
+            assert_int_equal(g.op_count, 1);
+            cu_dnn_graph_end(&g);
+        }
+    cu_libraries_close(&real);
+}
+
+/* ---- NVIDIA's own library for a GPU that is not there ------------------------------------------------------------ */
+/* Plans can be made for a device's properties instead of a device, since cuDNN 9.8; those that need no compiler at run
+ * time, as convolutions', even without a driver. */
+#if CUDNN_VERSION >= 90800 && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* its heuristics leak */
+#define REAL_PLANS
+static const char h100[] =
+    "{\"deviceName\":\"NVIDIA H100 80GB HBM3\",\"deviceVer\":900,\"multiProcessorCount\":132,"
+    "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"warpSize\":32,"
+    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,"
+    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"maxCtasPerSM\":32,\"maxRegistersPerSM\":65536,"
+    "\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"totalGlobalMem\":85000000000,"
+    "\"driverVer\":13000,\"isTccDriver\":0,\"supportCoopLaunch\":1,\"pciDeviceId\":0,\"cudaDeviceId\":0}";
+static cu_libraries real;
+static cudnnBackendDescriptor_t gpu, heuristics[8];
+static int heuristics_count;
+
+static cudnnStatus_t create_for(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
+{
+    cudnnStatus_t status = real.cudnnBackendCreateDescriptor(type, out);
+
+    if (type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) heuristics[heuristics_count++ % 8] = *out;
+    return status;
+}
+
+static cudnnStatus_t set_for(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                             cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    if (name == CUDNN_ATTR_OPERATIONGRAPH_HANDLE) return CUDNN_STATUS_SUCCESS;
+    if (name != CUDNN_ATTR_EXECUTION_PLAN_HANDLE) return real.cudnnBackendSetAttribute(d, name, type, count, values);
+    return real.cudnnBackendSetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                         &gpu);
+}
+
+static cudnnStatus_t finalize_for(cudnnBackendDescriptor_t d)
+{
+    for (int i = 0; i < 8; i++)
+        if (heuristics[i] == d)
+            (void)real.cudnnBackendSetAttribute(d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                                &gpu);
+    return real.cudnnBackendFinalize(d);
+}
+
+/* What the device refuses by its notes leaves a plan in f32 too. */
+static void test_real_plans(void **state)
+{
+    cu_libraries shim;
+    cu_dnn d = {.l = &shim};
+    ddp_err err;
+
+    (void)state;
+    assert_ok(cu_libraries_open("double", "libcudnn.so.9", &real, &err), err);
+    if (real.dnn == NULL || real.cudnnGetVersion() < 90800) SKIP("there is no cuDNN 9.8 or newer on this machine");
+    shim = real;
+    shim.cudnnBackendCreateDescriptor = create_for;
+    shim.cudnnBackendSetAttribute = set_for;
+    shim.cudnnBackendFinalize = finalize_for;
+    assert_int_equal(real.cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &gpu), 0);
+    assert_int_equal(real.cudnnBackendSetAttribute(gpu, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                                   sizeof(h100), h100),
+                     0);
+    if (real.cudnnBackendFinalize(gpu) != CUDNN_STATUS_SUCCESS)
+        SKIP("this version of cuDNN does not take the properties of a GPU that are here");
+    for (uint32_t what = CU_CONV_FORWARD; what <= CU_CONV_GRAD_WEIGHT; what++)
+        for (uint32_t type = CU_F32; type <= CU_BF16; type++) {
+            const cu_dnn_search how = {.limit = 256 << 20,
+                                       .refused = CU_NOTE(NONDETERMINISTIC) | CU_NOTE(DOWN_CONVERT_INPUTS) |
+                                                  (type == CU_F32 ? CU_NOTE(TENSOR_CORE) : 0)};
+            cu_dnn_graph g;
+
+            cu_dnn_conv_describe(&g, &d, what, &convs[0], type);
+            assert_ok(cu_dnn_graph_plan(&g, &how, "a convolution", &err), err);
+            cu_dnn_graph_end(&g);
+        }
+    (void)real.cudnnBackendDestroyDescriptor(gpu);
+    cu_libraries_close(&real);
+}
+#endif
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 typedef struct attention {
@@ -292,10 +574,68 @@ static void test_unsupported_attention(void **state)
     cudnn_double()->graph_workspace = 512;
 }
 
+/* Where the workspace for the whole batch would be too large, parts of it are computed one after the other. */
+static void test_attention_in_parts(void **state)
+{
+    cu_attention a = attentions[0];
+    ddp_err err;
+
+    (void)state;
+    a.n = 6;
+    a.t = 16;
+    for (int refused_plans = 1; refused_plans < 4; refused_plans++) {
+        const int before = cudnn_double()->graphs;
+
+        cudnn_double()->too_big = refused_plans;
+        check_attention(&a, false);
+        assert_int_equal(cudnn_double()->too_big, 0);
+        assert_int_equal(cudnn_double()->graphs - before, refused_plans == 3 ? 6 : refused_plans + 1);
+        cudnn_double()->too_big = refused_plans;
+        check_attention(&a, true);
+    }
+    cudnn_double()->too_big = 4; /* 1, 2, 3 and 6 parts */
+    assert_int_equal(refused(&a, &err), DDP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "3221225472 bytes"));
+    a.t = 17; /* parts of 3 x 17 rows would begin off a multiple of 16 bytes, as all but the whole do */
+    cudnn_double()->too_big = 1;
+    assert_int_equal(refused(&a, &err), DDP_ERR_UNSUPPORTED);
+}
+
+/* Without `deterministic` what the heuristics put first is taken, though its bits vary. */
+static void test_may_vary(void **state)
+{
+    cu_dnn *exact = dnn;
+
+    (void)state;
+    cudnn_double()->varied = 0;
+    dnn = open_dnn("", false, false);
+    check_attention(&attentions[0], true);
+    assert_int_equal(cudnn_double()->varied, 2);
+    assert_int_equal(cudnn_double()->summed, 1);
+    cudnn_double()->no_summed = 1; /* then as with `deterministic` */
+    check_attention(&attentions[0], true);
+    assert_int_equal(cudnn_double()->summed, 1);
+    cudnn_double()->no_summed = 0;
+    close_dnn(dnn);
+    dnn = exact;
+    cudnn_double()->varied = 0;
+    check_attention(&attentions[0], true);
+    assert_int_equal(cudnn_double()->varied, 0);
+}
+
+static void test_heuristics_fail(void **state)
+{
+    (void)state;
+    cudnn_double()->fails_mode_a = 1;
+    check_attention(&attentions[0], true);
+    cudnn_double()->fails_mode_a = 0;
+}
+
 /* ---- libraries --------------------------------------------------------------------------------------------------- */
 static void test_libraries(void **state)
 {
     cu_libraries l;
+    const cu_dnn_params p = {.libraries = &l, .cache_dir = "", .gpu = ""};
     cu_dnn *none = NULL;
     ddp_err err;
 
@@ -308,7 +648,7 @@ static void test_libraries(void **state)
     assert_ok(cu_libraries_open("double", "libnot_there.so.0", &l, &err), err);
     assert_null(l.dnn);
     assert_non_null(strstr(l.dnn_missing, "libnot_there.so.0"));
-    assert_int_equal(cu_dnn_open(&l, true, false, &none, &err), DDP_ERR_UNSUPPORTED);
+    assert_int_equal(cu_dnn_open(&p, &none, &err), DDP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "libnot_there.so.0"));
     cu_libraries_close(&l);
     assert_ok(cu_libraries_open("double", "libc.so.6", &l, &err), err);
@@ -341,9 +681,12 @@ static int setup(void **state)
     ddp_err err;
 
     (void)state;
+    (void)snprintf(folder, sizeof(folder), "/tmp/test_cuda_dnn.XXXXXX");
+    if (mkdtemp(folder) == NULL) return -1;
     assert_ok(cu_libraries_open("double", "double", &libraries, &err), err);
-    assert_ok(cu_dnn_open(&libraries, false, false, &dnn, &err), err);
-    return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess ? 0 : -1;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return -1;
+    dnn = open_dnn("", true, false);
+    return 0;
 }
 
 /* The last of all. */
@@ -355,6 +698,7 @@ static void test_left(void **state)
     cu_dnn_close(dnn);
     cuda_double_count(&counts);
     assert_int_equal(counts.device_memory, 0);
+    assert_int_equal(counts.events, 0);
     assert_string_equal(cuda_double_misuse(), "");
     assert_string_equal(cudnn_double()->misuse, "");
     assert_int_equal(cudnn_double()->objects, 0);
@@ -362,9 +706,12 @@ static void test_left(void **state)
 
 static int teardown(void **state)
 {
+    char command[128];
+
     (void)state;
+    (void)snprintf(command, sizeof(command), "rm -r '%s'", folder);
     cu_libraries_close(&libraries);
-    return cudaStreamDestroy(stream) == cudaSuccess ? 0 : -1;
+    return system(command) == 0 && cudaStreamDestroy(stream) == cudaSuccess ? 0 : -1;
 }
 
 int main(void)
@@ -372,9 +719,21 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_bad_convolutions),
+        cmocka_unit_test(test_measured_convolutions),
+        cmocka_unit_test(test_tf32_convolutions),
+        cmocka_unit_test(test_file_of_convolutions),
+        cmocka_unit_test(test_convolutions_that_do_not_run),
+        cmocka_unit_test(test_failing_convolutions),
+        cmocka_unit_test(test_real_descriptors),
+#ifdef REAL_PLANS
+        cmocka_unit_test(test_real_plans),
+#endif
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_captured_attention),
         cmocka_unit_test(test_unsupported_attention),
+        cmocka_unit_test(test_attention_in_parts),
+        cmocka_unit_test(test_may_vary),
+        cmocka_unit_test(test_heuristics_fail),
         cmocka_unit_test(test_libraries),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_left),

@@ -130,6 +130,11 @@ static void check_product(cu_products *all, const cu_product_params *p, uint64_t
     char name[160];
     ddp_err err;
 
+    if (p->c_type == CU_F32 && p->epilogue >= CU_EPILOGUE_GELU_AUX_BIAS && p->epilogue <= CU_EPILOGUE_DGELU_BGRAD) {
+        assert_int_equal(cu_product_create(all, p, &product, &err), DDP_ERR_UNSUPPORTED); /* its tanh is less exact */
+        free_problem(&t);
+        return;
+    }
     (void)snprintf(name, sizeof(name), "(%lld, %lld, %lld) %d%d types %u %u epilogue %u bias %d add %d",
                    (long long)p->m, (long long)p->n, (long long)p->k, p->a_transposed, p->b_transposed, p->a_type,
                    p->c_type, p->epilogue, p->has_bias, p->add);
@@ -183,7 +188,8 @@ static void test_odd_columns(void **state)
 {
     cu_products *all = open_products("", true, false);
     const cu_product_params odd = {.m = 5, .n = 7, .k = 3, .epilogue = CU_EPILOGUE_BIAS, .has_bias = true};
-    const cu_product_params gelu_odd = {.m = 5, .n = 7, .k = 3, .epilogue = CU_EPILOGUE_DGELU};
+    const cu_product_params gelu_odd = {
+        .m = 5, .n = 7, .k = 3, .a_type = CU_BF16, .b_type = CU_BF16, .c_type = CU_BF16, .epilogue = CU_EPILOGUE_DGELU};
     cu_product *product = NULL;
     uint64_t seed = 2;
     ddp_err err;
@@ -191,6 +197,7 @@ static void test_odd_columns(void **state)
     (void)state;
     check_product(all, &odd, &seed);
     assert_int_equal(cu_product_create(all, &gelu_odd, &product, &err), DDP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "multiple of 8"));
     assert_null(product);
     cu_products_close(all);
 }

@@ -439,8 +439,24 @@ struct norm_grad_case {
     int64_t rows, cols;
     uint32_t dt, xt, pt, ot;
     bool passed, add, in_place, sums_alone;
-    bool rms; /* without mean and bias */
+    bool rms;        /* without mean and bias */
+    bool copy, sums; /* dx in bf16 too; the sums of its columns */
 };
+
+/* dx may have been rounded before it was summed. */
+static void check_column_sums(const array &got, const numbers &dx, const numbers &old, int64_t rows, uint32_t type)
+{
+    const size_t n = old.size();
+    numbers want(old), room(n);
+    const numbers is = got.get();
+
+    for (size_t i = 0; i < dx.size(); i++) want[i % n] += dx[i], room[i % n] += fabs(dx[i]);
+    for (size_t k = 0; k < n; k++) {
+        const double most = (type == CU_BF16 ? 1.0 / 256.0 : 1e-5) * room[k] + 1e-5 * (1.0 + fabs(want[k]));
+        if (fabs(is[k] - want[k]) > most || isnan(is[k]))
+            fail_msg("sum %zu of %zu over %d rows is %.9g, not %.9g", k, n, static_cast<int>(rows), is[k], want[k]);
+    }
+}
 
 static void check_norm_grad(const norm_grad_case &c)
 {
@@ -451,8 +467,8 @@ static void check_norm_grad(const norm_grad_case &c)
     if (c.rms) mean.assign(mean.size(), 0.0);
     numbers old = some(c.rows * c.cols, c.ot), old_w = some(c.cols, CU_F32);
     array ady(dy, c.dt), ax(x, c.xt), aw(w, CU_F32), am(mean, CU_F32), ai(invstd, CU_F32), out(old, c.ot),
-        adw(old_w, CU_F32), adb(n, CU_F32), &to = c.in_place ? ady : out;
-    words<char> scratch(cu_layer_norm_grad_scratch(c.rows, c.cols));
+        adw(old_w, CU_F32), adb(n, CU_F32), &to = c.in_place ? ady : out, copy(size, CU_BF16), sums(old_w, CU_F32);
+    words<char> scratch(cu_layer_norm_grad_scratch(c.rows, c.cols, c.sums));
 
     for (size_t r = 0; r < static_cast<size_t>(c.rows); r++) {
         double g1 = 0.0, g2 = 0.0;
@@ -468,10 +484,18 @@ static void check_norm_grad(const norm_grad_case &c)
     }
     if (c.passed) dx = plus(dx, passed.values);
     if (c.add) dx = plus(dx, c.in_place ? dy : old);
-    CUDA(cu_layer_norm_grad(NULL, ady.view, ax.view, aw.floats(), c.rms ? NULL : am.floats(), ai.floats(),
-                            passed.view(), c.sums_alone ? none : to.view, adw.floats(), adb.floats(), c.rows, c.cols,
-                            c.add, true, false, scratch.at));
+    cu_norm_grad g = {};
+    g.dy = ady.view, g.x = ax.view, g.passed = passed.view(), g.w = aw.floats(), g.invstd = ai.floats();
+    if (!c.rms) g.mean = am.floats();
+    if (!c.sums_alone) g.dx = to.view;
+    if (!c.sums_alone && c.copy) g.copy = copy.view;
+    if (!c.sums_alone && c.sums) g.sums = sums.floats();
+    g.dw = adw.floats(), g.db = adb.floats(), g.rows = c.rows, g.cols = c.cols;
+    g.add_x = c.add, g.add_w = true, g.add_sums = c.rows % 2 == 0;
+    CUDA(cu_layer_norm_grad(NULL, &g, scratch.at));
     if (!c.sums_alone) check_numbers("layer norm grad", to, dx, 1e-5);
+    if (g.copy.at != NULL) check_numbers("layer norm grad in bf16", copy, dx, 1e-5);
+    if (g.sums != NULL) check_column_sums(sums, dx, g.add_sums ? old_w : numbers(n), c.rows, to.view.type);
     check_numbers("layer norm grad's dw", adw, plus(dw, old_w), 1e-5);
     check_numbers("layer norm grad's db", adb, db, 1e-5);
 }
@@ -484,13 +508,47 @@ static void test_layer_norm_grad(void **)
         for (uint32_t k = 0; k < 16; k++) {
             if (TURNS && k >> 2 != (k + turn) % 4) continue;
             check_norm_grad({k == 3 ? 150 : 6, cols, k & 1, k >> 1 & 1, k >> 2 & 1, k >> 3 & 1, (k ^ cols) % 3 != 0,
-                             (k + cols) % 4 == 0, (k + cols) % 3 == 0, (k + cols) % 7 == 0, k % 5 < 2});
+                             (k + cols) % 4 == 0, (k + cols) % 3 == 0, (k + cols) % 7 == 0, k % 5 < 2,
+                             (k + cols) % 5 != 1, (k + turn) % 4 != 1});
         }
         turn++;
     }
-    check_norm_grad(
-        {2300, 16, CU_BF16, CU_BF16, CU_BF16, CU_BF16, true, false, false, false, false}); /* more rows than warps */
-    check_norm_grad({700, 9, CU_BF16, CU_F32, CU_BF16, CU_F32, true, false, false, false, true});
+    check_norm_grad({2300, 16, CU_BF16, CU_BF16, CU_BF16, CU_BF16, true, false, false, false, false, true,
+                     true}); /* more rows than warps */
+    check_norm_grad({700, 9, CU_BF16, CU_F32, CU_BF16, CU_F32, true, false, false, false, true, true, true});
+}
+
+/* The sums have the same bits whichever of the blocks and threads come first. */
+static void check_norm_grad_order(int64_t rows, int64_t cols)
+{
+    array dy(some(rows * cols, CU_BF16), CU_BF16), x(some(rows * cols, CU_F32), CU_F32), w(some(cols, CU_F32), CU_F32),
+        mean(some(rows, CU_F32), CU_F32), invstd(some(rows, CU_F32), CU_F32);
+    numbers got[2];
+
+    for (int k = 0; k < 2; k++) {
+        array dx(static_cast<size_t>(rows * cols), CU_F32), sums(static_cast<size_t>(cols), CU_F32);
+        words<char> scratch(cu_layer_norm_grad_scratch(rows, cols, true));
+        cu_norm_grad g = {};
+        cudaStream_t s;
+        g.dy = dy.view, g.x = x.view, g.dx = dx.view, g.w = w.floats(), g.mean = mean.floats();
+        g.invstd = invstd.floats(), g.sums = sums.floats(), g.rows = rows, g.cols = cols;
+        if (k == 1) (void)setenv("CUDA_DOUBLE_ORDER", "reverse", 1); /* of streams made from now on */
+        CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        CUDA(cudaDeviceSynchronize()); /* new arrays are filled by the default stream */
+        CUDA(cu_layer_norm_grad(s, &g, scratch.at));
+        CUDA(cudaStreamSynchronize(s));
+        CUDA(cudaStreamDestroy(s));
+        (void)unsetenv("CUDA_DOUBLE_ORDER");
+        got[k] = sums.get();
+    }
+    assert_true(got[0] == got[1]);
+}
+
+static void test_layer_norm_grad_order(void **)
+{
+    check_norm_grad_order(150, 64);
+    check_norm_grad_order(20, 1032);
+    check_norm_grad_order(150, 13);
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
@@ -1004,8 +1062,8 @@ static void test_nothing(void **)
     CUDA(cu_channels_last(NULL, none, none, 0, 0, 0, false));
     CUDA(cu_channels_first(NULL, none, none, 3, 0, 5, false));
     CUDA(cu_layer_norm(NULL, none, none, none, NULL, NULL, none, NULL, NULL, 0, 8, 1e-5));
-    CUDA(cu_layer_norm_grad(NULL, none, none, NULL, NULL, NULL, none, none, NULL, NULL, 0, 0, false, false, false,
-                            NULL));
+    const cu_norm_grad nothing = {};
+    CUDA(cu_layer_norm_grad(NULL, &nothing, NULL));
     CUDA(cu_embedding(NULL, NULL, NULL, none, 0, 8, 3, NULL, 0));
     CUDA(cu_embedding_grad(NULL, none, NULL, NULL, 0, 0, 0, false, NULL));
     CUDA(cu_position(NULL, none, NULL, none, 0, 0, 0));
@@ -1043,6 +1101,7 @@ int main(void)
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_layer_norm),
         cmocka_unit_test(test_layer_norm_grad),
+        cmocka_unit_test(test_layer_norm_grad_order),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_embedding_grad),
         cmocka_unit_test(test_position),

@@ -2,7 +2,12 @@
  * reference: kernels fused, in place, views, conversions between types and layouts, gradients that accumulate; in
  * f32 exactly, in bf16 as near as its roundings allow. Also what is fused, and which values are stored in bf16. */
 #include "cuda_device_util.h"
+#include "common/lower.h"
 #include "support/device_models.h"
+#ifndef DDP_CUDA_REAL
+#include "doubles/cublaslt_double.h"
+#include <cublasLt.h>
+#endif
 
 static uint64_t seed;
 
@@ -63,6 +68,30 @@ static void test_gpt(void **state)
     }
 }
 
+#ifndef DDP_CUDA_REAL
+/* The product with gelu's gradient gives the sums of the bias in front, where the library has none without them. */
+static void test_sums(void **state)
+{
+    const gpt m = {.length = 7, .heads = 2, .size = 8, .vocabulary = 11, .layers = 2, .tied = true};
+    fixture *f = *state;
+    built b;
+
+    cublaslt_double()->refused = CUBLASLT_EPILOGUE_DGELU;
+    cublaslt_double()->sums = 0;
+    b = gpt_build(f, &m, 3, true);
+    assert_int_equal(named(f, &b, "linear_grad_input+gelu_grad+bias"), 2);
+    check(f, &b, m.vocabulary, 0.5, 0.1, true);
+    unbuild(&b);
+    assert_true(cublaslt_double()->sums > 0);
+}
+
+static int sums_teardown(void **state)
+{
+    cublaslt_double()->refused = 0;
+    return cuda_teardown(state);
+}
+#endif
+
 /* The last layer and its loss in pieces of rows: even ones, and a shorter last one. */
 static int setup_pieces(void **state, uint32_t precision)
 {
@@ -99,16 +128,23 @@ static void test_head(void **state)
     }
 }
 
+/* Kernels that give them besides something else. */
+static int sums_of_biases(fixture *f, const built *b)
+{
+    return named(f, b, "linear_grad_weight+bias") + named(f, b, "linear_grad_input+gelu_grad+bias") +
+           named(f, b, "layer_norm_grad+bias") + named(f, b, "layer_norm_grad+add+bias");
+}
+
 /* With gelu and layer norm computed again, what is fused stays fused. */
 static void test_recompute(void **state)
 {
     const gpt m = {.length = 16, .heads = 2, .size = 8, .vocabulary = 11, .layers = 2, .tied = true};
     fixture *f = *state;
     built b = gpt_build(f, &m, 2, true);
-    int sums = named(f, &b, "linear_grad_weight+bias");
+    int sums = sums_of_biases(f, &b);
 
     OK(f, ddp_program_recompute(b.p, &f->err));
-    assert_int_equal(named(f, &b, "linear_grad_weight+bias"), sums);
+    assert_int_equal(sums_of_biases(f, &b), sums);
     assert_int_equal(named(f, &b, "gelu"), 2);
     assert_int_equal(named(f, &b, "layer_norm"), 1 + 4);
     check(f, &b, m.vocabulary, 0.5, f->half ? 0.1 : 1e-4, true);
@@ -157,6 +193,19 @@ static bool same_kernel(const char *name, const char *want)
     return strncmp(name, want, n) == 0 && (name[n] == '\0' || name[n] == '(');
 }
 
+/* Conversions of inputs that are kernels of their own, and those that a layer norm's gradient spares: it writes what
+ * the products read in bf16 besides. */
+static void count_conversions(const ddp_lowered *lowered, int *apart, int *spared)
+{
+    const low_lowered *l = lowered->device_data;
+
+    *apart = *spared = 0;
+    for (uint32_t i = 0; i < l->kernel_count; i++) {
+        *spared += l->kernels[i].half >= 0;
+        for (uint32_t c = 0; c < l->change_count[i]; c++) *apart += !l->changes[i][c].ready;
+    }
+}
+
 static void test_lowering(void **state)
 {
     static const char *const want[] = {"embedding",
@@ -173,13 +222,13 @@ static void test_lowering(void **state)
                                        "cross_entropy+grad",
                                        "linear_grad_weight",
                                        "linear_grad_input",
-                                       "layer_norm_grad",
-                                       "linear_grad_weight+bias",
+                                       "layer_norm_grad+bias",
+                                       "linear_grad_weight",
                                        "linear_grad_input+gelu_grad",
                                        "linear_grad_weight+bias",
                                        "linear_grad_input",
-                                       "layer_norm_grad+add",
-                                       "linear_grad_weight+bias",
+                                       "layer_norm_grad+add+bias",
+                                       "linear_grad_weight",
                                        "linear_grad_input",
                                        "attention_grad",
                                        "linear_grad_weight+bias",
@@ -192,13 +241,21 @@ static void test_lowering(void **state)
     built b = gpt_build(f, &m, 2, true);
     ddp_lowered *l;
     uint64_t stored = 0;
+    int apart, spared;
 
     OK(f, f->ops->lower(f->device, b.p, &l, &f->err));
-    for (uint32_t i = 0; i < l->kernel_count && i < DDP_COUNT(want); i++)
-        if (!same_kernel(l->kernels[i].name, want[i])) fail_msg("kernel %u is %s", i, l->kernels[i].name);
+    for (uint32_t i = 0; i < l->kernel_count && i < DDP_COUNT(want); i++) {
+        const char *name = f->half && i == 16   ? "linear_grad_input+gelu_grad+bias" /* and so not in the next one */
+                           : f->half && i == 17 ? "linear_grad_weight"
+                                                : want[i];
+        if (!same_kernel(l->kernels[i].name, name)) fail_msg("kernel %u is %s", i, l->kernels[i].name);
+    }
     assert_int_equal(l->kernel_count, DDP_COUNT(want));
     assert_int_equal(l->kernels[11].inplace_count, 1); /* the gradient in place of the logits */
     for (uint32_t v = 0; v < b.p->value_count; v++) stored += l->storage[v].bytes;
+    count_conversions(l, &apart, &spared);
+    assert_int_equal(spared, f->half ? 2 : 0);
+    assert_int_equal(apart, 0);
     f->ops->lowered_free(f->device, l);
     /* the residual stream, statistics, its gradients and the loss are f32, all else is half as large */
     assert_true(f->half ? stored < 20000 : stored > 31000);
@@ -264,28 +321,71 @@ static void test_paths(void **state)
     assert_int_equal(warnings(), f->half ? 1 : 0); /* one a device */
 }
 
+#ifndef DDP_CUDA_REAL
+static int lines_about(int level, const char *text)
+{
+    char head[8];
+    int n = 0;
+
+    (void)snprintf(head, sizeof(head), "%d ", level);
+    for (const char *at = cuda_log; *at != '\0'; at = strchr(at, '\n') + 1) {
+        const char *found = strstr(at, text);
+
+        n += strncmp(at, head, strlen(head)) == 0 && found != NULL && found < strchr(at, '\n');
+    }
+    return n;
+}
+
+/* What cuDNN has nothing for is told with cuDNN's reason: the first as a warning, others of another shape at level
+ * debug. */
+static void test_why_own(void **state)
+{
+    fixture *f = *state;
+    built b;
+
+    cudnn_double()->no_plan = 1;
+    expect_attention(f, 0.0, "attention(flash)", "attention_grad(flash)");
+    assert_int_equal(lines_about(DDP_LOG_WARN, "by the device's own kernel, not by cuDNN: "), 1);
+    assert_int_equal(lines_about(DDP_LOG_WARN, "gives the same bits each time"), 1);
+    b = gpt_build(f, &(gpt){.length = 16, .heads = 1, .size = 64, .vocabulary = 11, .layers = 1}, 2, true);
+    assert_int_equal(named(f, &b, "attention(flash)"), 1);
+    unbuild(&b);
+    cudnn_double()->no_plan = 0;
+    assert_int_equal(lines_about(DDP_LOG_WARN, "not by cuDNN"), 1);
+    assert_int_equal(lines_about(DDP_LOG_DEBUG, "not by cuDNN"), 1);
+}
+#endif
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {F32(test_mlp),
-                                       BF16(test_mlp),
-                                       F32(test_gpt),
-                                       BF16(test_gpt),
-                                       OWN(test_gpt),
-                                       {"test_head", test_head, open_pieces, cuda_teardown, NULL},
-                                       {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
-                                       F32(test_recompute),
-                                       F32(test_recompute_blocks),
-                                       BF16(test_recompute_blocks),
-                                       F32(test_recomputed_norm),
-                                       BF16(test_recompute),
-                                       F32(test_images),
-                                       BF16(test_images),
-                                       OWN(test_images),
-                                       F32(test_lowering),
-                                       BF16(test_lowering),
-                                       F32(test_paths),
-                                       BF16(test_paths),
-                                       OWN(test_paths)};
+    const struct CMUnitTest tests[] = {
+        F32(test_mlp),
+        BF16(test_mlp),
+        F32(test_gpt),
+        BF16(test_gpt),
+#ifndef DDP_CUDA_REAL
+        {"test_sums, bf16", test_sums, open_half, sums_teardown, NULL},
+#endif
+        OWN(test_gpt),
+        {"test_head", test_head, open_pieces, cuda_teardown, NULL},
+        {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
+        F32(test_recompute),
+        F32(test_recompute_blocks),
+        BF16(test_recompute_blocks),
+        F32(test_recomputed_norm),
+        BF16(test_recompute),
+        F32(test_images),
+        BF16(test_images),
+        OWN(test_images),
+        F32(test_lowering),
+        BF16(test_lowering),
+        F32(test_paths),
+        BF16(test_paths),
+        OWN(test_paths),
+#ifndef DDP_CUDA_REAL
+        BF16(test_why_own),
+#endif
+    };
 
     seed = test_seed();
     return cmocka_run_group_tests_name("models on the CUDA device", tests, NULL, NULL);

@@ -263,6 +263,41 @@ static void test_parts(void **state)
 }
 
 /* With `hold` the last batches stay as they are while later ones are made. */
+/* Batches of a split differ in size, and one may be empty; so from the middle of an epoch. */
+static void test_split(void **state)
+{
+    (void)state;
+    for (int64_t workers = 0; workers <= 3; workers += 3)
+        for (uint64_t begun = 0; begun < 4; begun += 3) {
+            const ddp_split split = {.total = 11, .global = 4, .batch = 1, .world = 3};
+            uint64_t taken = 0, batches = ddp_split_batches(&split), first, end;
+            ddp_loader *l;
+            ddp_batch b;
+            setting s;
+
+            set_up(&s, 4, 2, workers, 2); /* padded: rank 2 has positions 2, 5 and 8 */
+            s.params.split = split;
+            s.params.share = 2;
+            l = open_loader(&s);
+            begin(l, 1, begun);
+            for (uint64_t k = begun; k < batches; k++) {
+                ddp_err err = {0};
+
+                ddp_split_range(&split, 2, k, &first, &end);
+                assert_int_equal(ddp_loader_next(l, &b, &err), DDP_OK);
+                assert_int_equal(b.count, end - first);
+                assert_int_equal(b.position, first);
+                for (int64_t i = 0; i < b.count; i++, taken++) {
+                    assert_int_equal(b.indices[i], nth_index(1, first + (uint64_t)i));
+                    assert_int_equal(((const int64_t *)b.buffers[1])[i], b.indices[i]);
+                }
+            }
+            expect_end(l);
+            assert_int_equal(taken, begun == 0 ? 3 : 1);
+            ddp_loader_close(l);
+        }
+}
+
 static void test_hold(void **state)
 {
     enum { HOLD = 3 };
@@ -556,13 +591,14 @@ static void test_bad_params(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_hold),          cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_begin_again),   cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_read_error),    cmocka_unit_test(test_sampler_error),
-        cmocka_unit_test(test_close_early),   cmocka_unit_test(test_prefetch_bound),
-        cmocka_unit_test(test_parallel),      cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_bad_params),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_split),          cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_resume),         cmocka_unit_test(test_begin_again),
+        cmocka_unit_test(test_empty),          cmocka_unit_test(test_read_error),
+        cmocka_unit_test(test_sampler_error),  cmocka_unit_test(test_close_early),
+        cmocka_unit_test(test_prefetch_bound), cmocka_unit_test(test_parallel),
+        cmocka_unit_test(test_no_allocation),  cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_bad_params),
     };
 
     (void)alarm(120); /* a loader that hangs is a failure, not a hung test run */

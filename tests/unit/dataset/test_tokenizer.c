@@ -160,6 +160,35 @@ static void the_matcher_is_onigurumas(void **state)
     }
 }
 
+/* Of "[^L]+('s|'LL)" the first length of the front counts with which either matches, not the first of the two. */
+static void what_the_matcher_leaves_to_oniguruma(void **state)
+{
+    static const char *const left[] = {
+        "[^L]+(?i:'s|'t|'ll)", "\\p{L}?(?i:'s|'ll)", "a*?b", "(a|b)c", "(?i:st)", "a(?=b)"};
+    static const char *const own[] = {"[^L]+(?i:'s)", "[^L]+(?i:'s|'ll)?", "[^L]{2}(?i:'s|'ll)"};
+    static const char text[] = "It's THEY'LL";
+    pattern_search s = {0};
+    pattern *p;
+    ddp_err err = {0};
+    bool found;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++) {
+        assert_int_equal(pattern_new("test", PATTERN_REGEX, left[i], strlen(left[i]), &p, &err), DDP_OK);
+        if (pattern_is_fast(p)) fail_msg("%s", left[i]);
+        pattern_begin(&s, text, strlen(text));
+        assert_int_equal(pattern_next(p, &s, &found, &err), DDP_OK);
+        if (i == 0) assert_true(found && s.begin == 0 && s.end == strlen(text));
+        pattern_free(p);
+    }
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++) {
+        assert_int_equal(pattern_new("test", PATTERN_REGEX, own[i], strlen(own[i]), &p, &err), DDP_OK);
+        if (!pattern_is_fast(p)) fail_msg("%s", own[i]);
+        pattern_free(p);
+    }
+    pattern_search_free(&s);
+}
+
 /* ---- bytes that are no text -------------------------------------------------------------------------------------- */
 static void wrong_bytes_become_one_sign_each(void **state)
 {
@@ -226,6 +255,29 @@ static const struct {
     {"{\"post_processor\":{\"type\":\"X\"},\"model\":" BPE "}", "post_processor of type \"X\""},
     {"{\"added_tokens\":[{\"id\":9,\"content\":\"<s>\"}],\"model\":" BPE "}", "next free one is 3"},
     {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}],\"model\":" BPE "}", "\"vocab\" says 0"},
+    {"{\"added_tokens\":{},\"model\":" BPE "}", "no list"},
+    {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"\"},"
+     "\"added_tokens\":[{\"id\":3,\"content\":\"x\"}],\"model\":" BPE "}",
+     "leaves nothing of \"x\""},
+    {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":\"0\"},\"merges\":[]}}", "no whole number"},
+    {"{\"decoder\":{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0},\"model\":" BPE "}",
+     "Strip has an empty"},
+    {"{\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0},\"model\":" BPE "}",
+     "a whole number from 0"},
+    {"{\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":4294967296,\"stop\":0},\"model\":" BPE "}",
+     "beyond"},
+    {"{\"decoder\":{\"type\":\"Sequence\"},\"model\":" BPE "}", "needs its list \"decoders\""},
+    {"{\"normalizer\":{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"String\":\"\"}},\"model\":" BPE "}",
+     "looks for an empty text"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Both\",\"pattern\":{\"String\":\"x\"}},\"model\":" BPE "}",
+     "\"behavior\" is \"Both\", none of"},
+    {"{\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0]},\"model\":" BPE "}", "\"sep\" is not"},
+    {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]},"
+     "\"model\":" BPE "}",
+     "\"special_tokens\" lacks \"x\""},
+    {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"B\"}}]},"
+     "\"model\":" BPE "}",
+     "more than one sequence"},
 };
 
 static void bad_files_are_named(void **state)
@@ -239,6 +291,7 @@ static void bad_files_are_named(void **state)
         assert_int_equal(tokenizer_open(path_of("tokenizer.json"), &t, &err), DDP_ERR_DATA);
         if (strstr(err.msg, bad[i].reason) == NULL || strstr(err.msg, "tokenizer.json") == NULL)
             fail_msg("\"%s\" lacks \"%s\"", err.msg, bad[i].reason);
+        if (strchr(err.msg, ';') == NULL) fail_msg("\"%s\" says not what to do next", err.msg);
     }
 }
 
@@ -271,6 +324,74 @@ static void a_folder_is_searched(void **state)
     tokenizer_scratch_free(s);
     tokenizer_close(t);
     free(ids.data);
+}
+
+static void check_failure(const char *path, const char *reason)
+{
+    tokenizer *t = NULL;
+    ddp_err err = {0};
+
+    assert_int_equal(tokenizer_open(path, &t, &err), DDP_ERR_DATA);
+    if (strstr(err.msg, reason) == NULL) fail_msg("\"%s\" lacks \"%s\"", err.msg, reason);
+}
+
+static void files_that_cannot_be_read(void **state)
+{
+    static const char json[] = "{\"model\":" BPE "}", words[] = "{\"a\":0,\"<|endoftext|>\":1}";
+
+    (void)state;
+    check_failure(path_of("none.json"), "is not there");
+    assert_int_equal(mkdir(path_of("tokenizer.json"), 0777), 0);
+    check_failure(folder, "not a file of at most 256 MiB");
+    assert_int_equal(rmdir(path_of("tokenizer.json")), 0);
+    assert_int_equal(symlink("/proc/self/mem", path_of("tokenizer.json")), 0); /* a file that fails where it is read */
+    check_failure(folder, "cannot be read (Input/output error)");
+    assert_int_equal(unlink(path_of("tokenizer.json")), 0);
+    write_file("vocab.json", words, strlen(words));
+    write_file("merges.txt", "a \xff\n", 4);
+    check_failure(folder, "merges.txt beside it is no UTF-8");
+    write_file("tokenizer.json", json, strlen(json));
+    write_file("tokenizer_config.json", "{\"bos_token\":\"<s>\"}", 19);
+    check_failure(folder, "\"bos_token\" is \"<s>\", which the tokenizer does not have");
+    write_file("tokenizer_config.json", "{\"eos_token\":7}", 15);
+    check_failure(folder, "\"eos_token\" is no text");
+}
+
+/* ---- ids that make no text by themselves ------------------------------------------------------------------------- */
+static void check_text_of(const char *file, const char *const *pieces, size_t count, const char *wanted)
+{
+    tokenizer *t = open_good(file);
+    uint32_t ids[8];
+    bytes text = {0};
+    ddp_err err = {0};
+
+    for (size_t i = 0; i < count; i++) {
+        int64_t id = tokenizer_id(t, pieces[i], strlen(pieces[i]));
+
+        if (id < 0) fail_msg("%s has no \"%s\"", file, pieces[i]);
+        ids[i] = (uint32_t)id;
+    }
+    assert_int_equal(tokenizer_decode(t, ids, count, 0, &text, &err), DDP_OK);
+    assert_int_equal(text.size, strlen(wanted));
+    assert_memory_equal(text.data, wanted, text.size);
+    free(text.data);
+    tokenizer_close(t);
+}
+
+/* As Rust's from_utf8_lossy for byte level; a row of byte tokens that is no text is a sign for each (decoders/
+ * byte_fallback.rs). An added token is text as it is written, also where byte level has no such letter. */
+static void parts_of_characters(void **state)
+{
+    static const char *const level[] = {"a", "\u00c3", "b"}, *const row[] = {"<0xE4>", "<0xBD>", "a", "<0xC3>",
+                                                                             "<0xA9>"};
+    static const char json[] =
+        "{\"decoder\":" BYTES ",\"added_tokens\":[{\"id\":3,\"content\":\"一\"}],\"model\":" BPE "}";
+
+    (void)state;
+    check_text_of(VECTORS "gpt2.json", level, 3, "a\ufffdb");
+    check_text_of(VECTORS "llama2.json", row, 5, "\ufffd\ufffda\u00e9");
+    write_file("tokenizer.json", json, strlen(json));
+    check_text_of(folder, (const char *const[]){"ab", "一"}, 2, "ab一");
 }
 
 /* ---- threads, and parts ------------------------------------------------------------------------------------------ */
@@ -315,9 +436,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_as_hugging_face),
         cmocka_unit_test(the_matcher_is_onigurumas),
+        cmocka_unit_test(what_the_matcher_leaves_to_oniguruma),
         cmocka_unit_test(wrong_bytes_become_one_sign_each),
         cmocka_unit_test_setup_teardown(bad_files_are_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_folder_is_searched, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(files_that_cannot_be_read, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(parts_of_characters, set_up, tear_down),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
 

@@ -3,9 +3,11 @@ if WITH_CMOCKA
 if WITH_DNNL
 DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_variants.h tests/unit/support/device_util.h
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
-	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached
+	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
+	tests/unit/device/test_device_attention
 TESTS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
-	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached
+	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
+	tests/unit/device/test_device_attention
 tests_unit_device_test_device_SOURCES = tests/unit/device/test_device.c $(DEVICE_TEST)
 tests_unit_device_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_LDADD = $(UNIT_LDADD)
@@ -23,12 +25,16 @@ tests_unit_device_test_device_sequence_SOURCES = tests/unit/device/test_device_s
 tests_unit_device_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_sequence_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_sequence_DEPENDENCIES = device_cpu.la
+tests_unit_device_test_device_attention_SOURCES = tests/unit/device/test_device_attention.c $(DEVICE_TEST)
+tests_unit_device_test_device_attention_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_device_test_device_attention_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
+EXTRA_tests_unit_device_test_device_attention_DEPENDENCIES = device_cpu.la
 tests_unit_device_test_device_cached_SOURCES = tests/unit/device/test_device_cached.c $(DEVICE_TEST)
 tests_unit_device_test_device_cached_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_cached_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_cached_DEPENDENCIES = device_cpu.la
 tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c \
-	plugins/device/cpu/kernels/winograd.c plugins/device/cpu/kernels/winograd.h tests/unit/support/device_util.h
+	plugins/device/cpu/kernels/winograd/winograd.c plugins/device/cpu/kernels/winograd/winograd.h tests/unit/support/device_util.h
 tests_unit_device_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
 tests_unit_device_test_device_winograd_CFLAGS = $(CPU_CFLAGS)
 tests_unit_device_test_device_winograd_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm

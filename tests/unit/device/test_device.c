@@ -85,6 +85,10 @@ static void single_run(fixture *f, single *s, int64_t classes, double scale, dou
     {                                                                                                                  \
         DDP_VALUE_PARAM, DDP_F32, a, b                                                                                 \
     }
+#define HALVED(a, b)                                                                                                   \
+    {                                                                                                                  \
+        DDP_VALUE_PARAM, DDP_BF16, a, b                                                                                \
+    }
 #define GRAD(a, b)                                                                                                     \
     {                                                                                                                  \
         DDP_VALUE_GRAD, DDP_F32, a, b                                                                                  \
@@ -112,6 +116,18 @@ static void transposed_op(fixture *f, uint32_t op, double tolerance, shape a, sh
     single_run(f, &s, 0, 1, tolerance);
 }
 
+/* The weight is held in bf16, and has no gradient. */
+static void frozen_ops(fixture *f, int64_t n, int64_t i, int64_t o)
+{
+    const double t = 1e-6, forward = t * (1 + sqrt((double)i)), back = t * (1 + sqrt((double)o));
+
+    RUN(DDP_OP_LINEAR, 0, 1, forward, IN(n, i), HALVED(o, i), PARAM(o, 0), ACT(n, o));
+    RUN(DDP_OP_LINEAR, 0, 1, forward, IN(n, i), HALVED(o, i), ACT(n, o));
+    RUN(DDP_OP_LINEAR_GRAD_INPUT, 0, 1, back, IN(n, o), HALVED(o, i), ACT(n, i));
+    transposed_op(f, DDP_OP_LINEAR, forward, (shape)IN(n, i), (shape)HALVED(i, o), (shape)ACT(n, o));
+    transposed_op(f, DDP_OP_LINEAR_GRAD_INPUT, back, (shape)IN(n, o), (shape)HALVED(i, o), (shape)ACT(n, i));
+}
+
 /* n rows, i inputs, o outputs; the tolerance grows with the length of the sums */
 static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
 {
@@ -128,12 +144,13 @@ static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
     transposed_op(f, DDP_OP_LINEAR_GRAD_WEIGHT, t * (1 + sqrt((double)n)), (shape)IN(n, o), (shape)IN(n, i),
                   (shape)GRAD(i, o));
     RUN(DDP_OP_LINEAR_GRAD_BIAS, 0, 1, t * (1 + sqrt((double)n)), IN(n, o), GRAD(o, 0));
+    if (fixture_takes_half(f)) frozen_ops(f, n, i, o);
 }
 
-static const int64_t sizes[][3] = {{1, 1, 1},      {1, 7, 10},     {2, 16, 3},    {3, 5, 17},
-                                   {8, 33, 64},    {9, 33, 64},    {16, 64, 16},  {37, 79, 5},
-                                   {64, 100, 10},  {130, 17, 129}, {5, 784, 300}, {300, 129, 257},
-                                   {800, 130, 70}, {33, 3100, 70}, {7, 70, 800},  {1030, 65, 1100}};
+static const int64_t sizes[][3] = {
+    {1, 1, 1},    {1, 7, 10},       {2, 16, 3},     {3, 5, 17},    {8, 33, 64},     {9, 33, 64},    {16, 64, 16},
+    {37, 79, 5},  {64, 100, 10},    {130, 17, 129}, {5, 784, 300}, {300, 129, 257}, {800, 130, 70}, {33, 3100, 70},
+    {7, 70, 800}, {1030, 65, 1100}, {64, 16, 48},   {72, 48, 8},   {136, 8, 160},   {64, 16, 8},    {2048, 64, 8}};
 
 static void test_linear(void **state)
 {
@@ -177,8 +194,8 @@ static void test_pointwise(void **state)
         scale_op(f, (shape)IN(a, b), (shape)ACT(a, b));
         scale_op(f, (shape)IN(a, b), (shape)GRAD(a, b));
         RUN(DDP_OP_RESHAPE, 0, 1, 1e-6, IN(a, b), GRAD(b, a)); /* a gradient passed on to a parameter */
-        gelu_op(f, 0, 1 + (double)i, a, b);
-        gelu_op(f, 1, 1 + (double)i, a, b);
+        gelu_op(f, 0, 1 + (double)(i % 16), a, b);
+        gelu_op(f, 1, 1 + (double)(i % 16), a, b);
     }
     RUN(DDP_OP_RELU, 0, 1, 1e-9, IN(300, 700), ACT(300, 700)); /* large enough for two threads */
     gelu_op(f, 0, 8, 300, 700);
@@ -245,6 +262,8 @@ static void test_losses(void **state)
         RUN(DDP_OP_CROSS_ENTROPY, c, scale, 1e-6, IN(n, c), LABEL(n), ACT(1, 0));
         RUN(DDP_OP_CROSS_ENTROPY_GRAD, c, scale, 1e-6, IN(n, c), LABEL(n), ACT(n, c));
         RUN(DDP_OP_CROSS_ENTROPY_GRAD, c, scale, 1e-6, PARAM(n, c), LABEL(n), GRAD(n, c));
+        RUN(DDP_OP_SOFTMAX_PARTS, c, scale, 1e-6, IN(n, c), LABEL(n), ACT(n, 4));
+        RUN(DDP_OP_SOFTMAX_PARTS_GRAD, c, 1, 2e-6, IN(n, c), LABEL(n), IN(n, 2), ACT(n, c));
         for (int64_t padding = 1; padding < c && padding < 48; padding += 46) { /* columns that are no classes */
             padded_loss(f, DDP_OP_CROSS_ENTROPY, n, c, padding);
             padded_loss(f, DDP_OP_CROSS_ENTROPY_GRAD, n, c, padding);
@@ -327,6 +346,30 @@ static void test_models(void **state)
     }
 }
 
+/* Adapters of few features, whose products take the add in: the values above, and the kernels. */
+static void test_adapters(void **state)
+{
+    static const int64_t batches[] = {63, 64, 200};
+    fixture *f = *state;
+    const mlp m = {.features = 32, .width = 48, .classes = 10, .layers = f->half ? 1 : 3, .rank = 8, .bias = true};
+    built b = mlp_build(f, &m, 64, true);
+    ddp_lowered *l;
+    int fused = 0;
+
+    NEEDS_DEVICE(f);
+    OK(f, f->ops->lower(f->device, b.p, &l, &f->err));
+    for (uint32_t i = 0; i < l->kernel_count; i++) fused += strstr(l->kernels[i].name, "linear+add") != NULL;
+    for (uint32_t i = 0; i < l->kernel_count; i++)
+        fused += 10 * (strcmp(l->kernels[i].name, "linear_grad_input+add") == 0);
+    assert_int_equal(fused, f->half ? 1 : 23);
+    f->ops->lowered_free(f->device, l);
+    unbuild(&b);
+    for (size_t i = 0; i < DDP_COUNT(batches); i++) {
+        if (!f->half) model_run(f, &m, batches[i], true); /* in bf16 gradients cancel to next to nothing */
+        model_run(f, &m, batches[i], false);
+    }
+}
+
 /* What is fused, and that the activations of training share memory where they can. */
 static void test_lowering(void **state)
 {
@@ -404,8 +447,12 @@ static void refused(fixture *f, const single *s, const char *text)
 static void test_unsupported(void **state)
 {
     fixture *f = *state;
-    const shape shapes[] = {IN(4, 4), ACT(4, 4)}, to_grad[] = {IN(4, 4), GRAD(4, 4)};
+    const shape shapes[] = {IN(4, 4), ACT(4, 4)}, to_grad[] = {IN(4, 4), GRAD(4, 4)},
+                halved[] = {IN(4, 4), HALVED(4, 4), ACT(4, 4)};
     single s;
+
+    single_make(&s, DDP_OP_LINEAR, 3, halved); /* for products in f32 */
+    refused(f, &s, "(linear)");
 
     single_make(&s, DDP_OP_END_ + 5, 2, shapes);
     refused(f, &s, "(unknown)");
@@ -495,9 +542,9 @@ static void test_measure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_linear), HALF(test_linear),        HALF(test_models),  BOTH(test_pointwise), BOTH(test_losses),
-        BOTH(test_models), ONE(test_special_values), ONE(test_lowering), ONE(test_bad_label),  ONE(test_unsupported),
-        ONE(test_open),    ONE(test_memory),         BOTH(test_measure)};
+        BOTH(test_linear),   HALF(test_linear),     HALF(test_models), BOTH(test_pointwise),     BOTH(test_losses),
+        BOTH(test_adapters), HALF(test_adapters),   BOTH(test_models), ONE(test_special_values), ONE(test_lowering),
+        ONE(test_bad_label), ONE(test_unsupported), ONE(test_open),    ONE(test_memory),         BOTH(test_measure)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

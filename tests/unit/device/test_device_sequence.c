@@ -84,80 +84,6 @@ static void test_rope_variants(void **state)
     }
 }
 
-typedef struct attention_results {
-    float y[MOST], lse[MAX_T * 8], dqkv[MOST];
-} attention_results;
-
-/* The gradient by heads of q has the bits that are in `want` already. */
-static void same_by_heads(const cpu_kernels *k, const cpu_attention *a, const attention_results *want, const float *dy,
-                          float *scratch)
-{
-    static float dqkv[MOST], parts[2 * MOST];
-    cpu_attention_grad g = {.dy = dy, .y = want->y, .lse = want->lse, .dq = dqkv};
-
-    g.dk = g.dq + a->heads * a->size;
-    g.dv = g.dk + a->kv_heads * a->size;
-    memset(dqkv, 0, sizeof(dqkv));
-    poison(parts, 2 * MOST);
-    for (int64_t h = 0; h < a->heads; h++)
-        k->attention_grad_head(a, &g, h, h % (a->heads / a->kv_heads) != 0, parts, scratch);
-    for (int64_t h = 0; h < a->kv_heads; h++) k->attention_grad_sum(a, &g, h, parts);
-    assert_memory_equal(dqkv, want->dqkv, sizeof(dqkv));
-}
-
-static void attention_variants(cpu_attention a)
-{
-    static attention_results want, got;
-    static float qkv[MOST], dy[MOST];
-
-    fill(qkv, MOST);
-    fill(dy, MOST);
-    a.q_wide = a.kv_wide = (a.heads + 2 * a.kv_heads) * a.size; /* side by side */
-    a.q = qkv;
-    a.k = a.q + a.heads * a.size;
-    a.v = a.k + a.kv_heads * a.size;
-    for (int v = variant_count - 1; v >= 0; v--) {
-        attention_results *to = v == variant_count - 1 ? &want : &got;
-        float *scratch = aligned((size_t)variants[v]->attention_scratch(&a, true) * 4),
-              *small = aligned((size_t)variants[v]->attention_scratch(&a, false) * 4);
-        memset(to, 0, sizeof(*to));
-        for (int64_t h = 0; h < a.heads; h++) {
-            poison(small, (size_t)variants[v]->attention_scratch(&a, false));
-            variants[v]->attention(&a, h, false, to->y, to->lse, small);
-        }
-        for (int64_t h = 0; h < a.kv_heads; h++) {
-            cpu_attention_grad g = {.dy = dy, .y = to->y, .lse = to->lse, .dq = to->dqkv};
-            g.dk = g.dq + a.heads * a.size;
-            g.dv = g.dk + a.kv_heads * a.size;
-            poison(scratch, (size_t)variants[v]->attention_scratch(&a, true));
-            variants[v]->attention_grad(&a, &g, h, scratch);
-        }
-        same_by_heads(variants[v], &a, to, dy, scratch);
-        free(scratch);
-        free(small);
-        if (to == &got) same("attention", v, &got, &want, sizeof(got));
-    }
-}
-
-static void test_attention_variants(void **state)
-{
-    static const int64_t shapes[][4] = {{1, 1, 1, 1},   {5, 2, 2, 3},   {31, 1, 1, 16}, {33, 2, 2, 32},
-                                        {64, 2, 2, 64}, {70, 3, 3, 44}, {37, 4, 2, 24}, {66, 3, 1, 32}};
-    static int64_t segment[MAX_T];
-
-    (void)state;
-    for (int64_t t = 0; t < MAX_T; t++) segment[t] = t / 19;
-    for (size_t i = 0; i < DDP_COUNT(shapes) * 8; i++) {
-        const int64_t *shape = shapes[i / 8];
-        cpu_attention a = {
-            .length = shape[0], .heads = shape[1], .kv_heads = shape[2], .size = shape[3], .scale = 0.3f};
-        a.causal = i % 2 == 0;
-        if (i % 8 >= 4) a.segment = segment;
-        if (i % 4 >= 2) a.mask = (cpu_mask){{9, i}, 3, 1000000000u, 1.3f};
-        attention_variants(a);
-    }
-}
-
 static void test_dropout_variants(void **state)
 {
     static float x[1000], want[1000], got[1000];
@@ -526,6 +452,23 @@ static void other_ops(fixture *f, int64_t n, int64_t t, int64_t e)
     }
 }
 
+/* A table that is not trained, where products are in bf16. */
+static void test_half_table(void **state)
+{
+    fixture *f = *state;
+    op_case c = {.op = DDP_OP_EMBEDDING, .in_count = 2, .out_count = 1};
+
+    NEEDS_DEVICE(f);
+    for (int64_t e = 1; e < 100; e += 7) {
+        op_value(&c, 0, DDP_VALUE_INPUT, 2, 2, 9, 0);
+        c.values[0].dtype = DDP_I64;
+        op_value(&c, 1, DDP_VALUE_PARAM, 2, 5, e, 0);
+        c.values[1].dtype = DDP_BF16;
+        op_value(&c, 2, DDP_VALUE_ACT, 3, 2, 9, e);
+        op_run(f, &c, 0);
+    }
+}
+
 static void test_ops(void **state)
 {
     for (size_t i = 0; i < DDP_COUNT(shapes); i++)
@@ -599,9 +542,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm_variants),
                                        cmocka_unit_test(test_rms_norm_variants),
                                        cmocka_unit_test(test_rope_variants),
-                                       cmocka_unit_test(test_attention_variants),
                                        cmocka_unit_test(test_dropout_variants),
                                        BOTH(test_ops),
+                                       HALF(test_half_table),
                                        BOTH(test_models),
                                        BOTH(test_recompute),
                                        BOTH(test_recompute_blocks),

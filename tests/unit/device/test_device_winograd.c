@@ -2,7 +2,7 @@
  * both gradients over odd sizes, all paddings and both layouts of the weight, every instruction set and split of the
  * work the same bits, nothing written beside. */
 #include "plugins/common/isa.h"
-#include "plugins/device/cpu/kernels/winograd.h"
+#include "plugins/device/cpu/kernels/winograd/winograd.h"
 #include "support/device_util.h"
 
 enum { GUARD = 64 };

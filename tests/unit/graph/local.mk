@@ -1,8 +1,8 @@
 # unit tests of graph
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/graph/test_adapt tests/unit/graph/test_autodiff tests/unit/graph/test_graph tests/unit/graph/test_graph_memory tests/unit/graph/test_fold tests/unit/graph/test_layout \
+check_PROGRAMS += tests/unit/graph/test_adapt tests/unit/graph/test_autodiff tests/unit/graph/test_graph tests/unit/graph/test_graph_memory tests/unit/graph/test_fold tests/unit/graph/test_head tests/unit/graph/test_layout \
 	tests/unit/graph/test_lowered tests/unit/graph/test_models tests/unit/graph/test_ops tests/unit/graph/test_ops_sequence tests/unit/graph/test_plan tests/unit/graph/test_plan_cases tests/unit/graph/test_program tests/unit/graph/test_stages
-TESTS += tests/unit/graph/test_adapt tests/unit/graph/test_autodiff tests/unit/graph/test_graph tests/unit/graph/test_graph_memory tests/unit/graph/test_fold tests/unit/graph/test_layout \
+TESTS += tests/unit/graph/test_adapt tests/unit/graph/test_autodiff tests/unit/graph/test_graph tests/unit/graph/test_graph_memory tests/unit/graph/test_fold tests/unit/graph/test_head tests/unit/graph/test_layout \
 	tests/unit/graph/test_lowered tests/unit/graph/test_models tests/unit/graph/test_ops tests/unit/graph/test_ops_sequence tests/unit/graph/test_plan tests/unit/graph/test_plan_cases tests/unit/graph/test_program tests/unit/graph/test_stages
 
 tests_unit_graph_test_adapt_SOURCES = tests/unit/graph/test_adapt.c tests/unit/support/graph_util.h
@@ -16,6 +16,10 @@ tests_unit_graph_test_autodiff_LDADD = $(UNIT_LDADD)
 tests_unit_graph_test_fold_SOURCES = tests/unit/graph/test_fold.c tests/unit/support/graph_util.h
 tests_unit_graph_test_fold_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_graph_test_fold_LDADD = $(UNIT_LDADD) -lm
+
+tests_unit_graph_test_head_SOURCES = tests/unit/graph/test_head.c tests/unit/support/graph_util.h
+tests_unit_graph_test_head_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_graph_test_head_LDADD = $(UNIT_LDADD) -lm
 
 tests_unit_graph_test_stages_SOURCES = tests/unit/graph/test_stages.c tests/unit/support/graph_util.h
 tests_unit_graph_test_stages_CPPFLAGS = $(UNIT_CPPFLAGS)

@@ -107,6 +107,28 @@ static void check_ready(const machine *m, const values *want, const ddp_layout *
     }
 }
 
+/* No kernel before it reads a parameter of the bucket, or of one before it in the arena. */
+static void check_used(const device *d, const ddp_layout *l, const ddp_planned *planned)
+{
+    for (uint32_t k = 0; k < d->lowered.kernel_count; k++)
+        for (uint32_t i = 0; i < d->kernels[k].node_count; i++) {
+            const ddp_node *n = &d->p->nodes[d->kernels[k].nodes[i]];
+
+            for (uint32_t j = 0; j < n->in_count; j++) {
+                const ddp_value *x = n->in[j] < 0 ? NULL : &d->p->values[n->in[j]];
+
+                for (uint32_t b = 0; x != NULL && x->kind == DDP_VALUE_PARAM && b < l->bucket_count; b++)
+                    if (x->offset + (uint64_t)x->elements > l->buckets[b].first &&
+                        x->offset < l->buckets[b].first + l->buckets[b].count)
+                        assert_true(planned->bucket_used[b] <= k);
+            }
+        }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        assert_true(b == 0 || planned->bucket_used[b] <= planned->bucket_used[b - 1]);
+        assert_true(planned->bucket_used[b] < planned->bucket_ready[b]);
+    }
+}
+
 static void run_planned(const device *d, const ddp_planned *planned, const ddp_layout *l, uint64_t seed)
 {
     const ddp_program *p = d->p;
@@ -189,6 +211,7 @@ static void plan_model(uint64_t seed, bool training, struct totals *totals)
         assert_true(planned->peak_kernel < d.lowered.kernel_count);
         assert_true((planned->bucket_ready != NULL) == training);
         check_spans(&d, &planned->plan);
+        if (training) check_used(&d, l, planned);
         run_planned(&d, planned, l, seed);
         count_totals(&d, planned, totals);
         ddp_plan_free(planned);

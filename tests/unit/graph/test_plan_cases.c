@@ -38,6 +38,11 @@ static void plan_by_hand(void **state)
     assert_int_equal(planned->bucket_ready[2], relu_grad + 2);
     assert_int_equal(planned->bucket_ready[3], relu_grad + 3);
     assert_int_equal(planned->bucket_ready[3], s.d.lowered.kernel_count);
+    /* the forward pass uses them the other way round, fc1 in the first kernel that reads it */
+    assert_int_equal(planned->bucket_used[3], kernel_of_op(&s, DDP_OP_LINEAR));
+    assert_int_equal(planned->bucket_used[2], planned->bucket_used[3]);
+    assert_true(planned->bucket_used[1] > planned->bucket_used[2]);
+    assert_int_equal(planned->bucket_used[0], planned->bucket_used[1]);
     ddp_plan_free(planned);
     small_free(&s);
 }

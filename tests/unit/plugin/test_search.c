@@ -55,6 +55,36 @@ static void says_what_was_not_found(void **state)
     ddp_registry_close(r);
 }
 
+/* "packages" beside the plugins: what the system calls those that are not there. */
+static void names_the_package(void **state)
+{
+    static const char text[] =
+        "backend_two_words.so thing-two\nbackend_good.so thing-good\nsampler_good.so thing-there\n"
+        "dataset_x.so thing-x\nnonsense\nbackend_../x.so thing-bad\n";
+    char path[PATH_MAX + 64];
+    ddp_text packages = {0};
+    ddp_registry *r;
+    ddp_loaded *p;
+    ddp_err err;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/packages", folder);
+    write_file(path, text, sizeof(text) - 1);
+    (void)snprintf(path, sizeof(path), "%s/sampler_good.so", folder);
+    copy_file(FIXTURES "/sampler_good.so", path);
+    r = open_registry(&log_, folder);
+    assert_int_not_equal(ddp_registry_load(r, DDP_KIND_BACKEND, "two-words", &p, &err), DDP_OK);
+    SAYS(&err, "no such plugin. It is in the package thing-two: install that.", "Looked for backend_two_words.so");
+    assert_int_not_equal(ddp_registry_load(r, DDP_KIND_BACKEND, "x", &p, &err), DDP_OK);
+    assert_null(strstr(err.msg, "package"));
+    ddp_registry_packages(r, DDP_KIND_BACKEND, &packages);
+    assert_string_equal(packages.data, "thing-two, thing-good");
+    ddp_text_free(&packages);
+    ddp_registry_packages(r, DDP_KIND_SAMPLER, &packages);
+    assert_null(packages.data); /* it is there */
+    ddp_registry_close(r);
+}
+
 /* The first folder that has the file decides, also when its file is refused. */
 static void searches_in_order(void **state)
 {
@@ -165,10 +195,8 @@ static void lists_everything(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        TEST(says_what_was_not_found),
-        TEST(searches_in_order),
-        TEST(runs_from_the_build_tree),
-        TEST(lists_everything),
+        TEST(says_what_was_not_found),  TEST(names_the_package), TEST(searches_in_order),
+        TEST(runs_from_the_build_tree), TEST(lists_everything),
     };
 
     if (argc == 3 && strcmp(argv[1], "--load") == 0) {

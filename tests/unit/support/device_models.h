@@ -56,12 +56,23 @@ static inline void built_check(const built *b, job like, int times)
 typedef struct mlp {
     int64_t features, width, classes;
     int layers, act; /* 0 relu, 1 gelu erf, 2 gelu tanh */
+    int64_t rank;    /* of an adapter beside each layer; 0: none */
     bool bias, residual, shared, regression;
 } mlp;
 
 static inline ddp_tensor activate(ddp_graph *g, ddp_tensor x, int act)
 {
     return act == 0 ? ddp_relu(g, x) : ddp_gelu(g, x, act == 2);
+}
+
+/* With an adapter: y + B A x. */
+static inline ddp_tensor mlp_layer(ddp_graph *g, const mlp *m, ddp_tensor x, int i)
+{
+    ddp_tensor y = ddp_linear(g, x, m->width, m->bias, "fc%d", i), z;
+
+    if (m->rank == 0) return y;
+    z = ddp_linear(g, ddp_linear(g, x, m->rank, 0, "fc%d_a", i), m->width, 0, "fc%d_b", i);
+    return i % 2 == 0 ? ddp_add(g, z, y) : ddp_add(g, y, z);
 }
 
 /* `shared`: a layer applied twice, so that its gradients accumulate. `residual`: values with several readers. */
@@ -72,9 +83,9 @@ static inline void mlp_layers(ddp_graph *g, const mlp *m)
     int64_t dims[2] = {m->width, m->width};
     ddp_tensor in[3], first;
 
-    x = first = activate(g, ddp_linear(g, x, m->width, m->bias, "fc1"), m->act);
+    x = first = activate(g, mlp_layer(g, m, x, 1), m->act);
     for (int i = 1; i < m->layers; i++) {
-        ddp_tensor y = activate(g, ddp_linear(g, x, m->width, m->bias, "fc%d", i + 1), m->act);
+        ddp_tensor y = activate(g, mlp_layer(g, m, x, i + 1), m->act);
         x = m->residual ? ddp_add(g, x, y) : y;
     }
     if (m->shared) {

@@ -94,6 +94,7 @@ typedef struct member {
     const ddp_init_ops *ops; /* NULL: published_ops */
     int64_t timeout_ms, peer_timeout_ms;
     const atomic_int *stop_signal;
+    int32_t ranks_per_hub;
     published *published;
     void (*body)(struct member *m); /* while it is in the group */
     void *arg;
@@ -140,6 +141,7 @@ static inline void *member_main(void *arg)
                                 .rejoins = m->rejoins,
                                 .past = {m->generation, m->start, m->restarted, NULL},
                                 .interface = m->interface,
+                                .ranks_per_hub = m->ranks_per_hub,
                                 .log = &m->log,
                                 .expired = m->expired,
                                 .expired_ctx = m};
@@ -238,6 +240,7 @@ static inline void raw_open(ddp_wire *w, const char *endpoint)
     ddp_wire_init(w, fd, 1 << 20);
 }
 
+/* agreement NULL: it is not sent. */
 static inline void raw_hello_again(ddp_wire *w, hello h, past was, const char *agreement)
 {
     char identity[DDP_IDENTITY_MAX];
@@ -258,10 +261,13 @@ static inline void raw_hello_again(ddp_wire *w, hello h, past was, const char *a
     ddp_pack_bytes(&t, "raw", 3);
     ddp_pack_bytes(&t, "rawhost", 7);
     ddp_pack_bytes(&t, "", 0);
-    assert_int_equal(ddp_identity_make((int32_t)h.rank, (int32_t)h.world, agreement, NULL, 0, &id, &err), DDP_OK);
+    assert_int_equal(
+        ddp_identity_make((int32_t)h.rank, (int32_t)h.world, agreement != NULL ? agreement : "", NULL, 0, &id, &err),
+        DDP_OK);
     ddp_pack_bytes(&t, identity, ddp_identity_text(&id, identity));
     assert_int_equal(ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, &err), DDP_OK);
-    assert_int_equal(ddp_wire_put(w, DDP_FRAME_AGREEMENT, agreement, strlen(agreement), &err), DDP_OK);
+    if (agreement != NULL)
+        assert_int_equal(ddp_wire_put(w, DDP_FRAME_AGREEMENT, agreement, strlen(agreement), &err), DDP_OK);
     assert_int_equal(ddp_wire_flush(w, &err), DDP_OK);
     ddp_text_free(&t);
 }

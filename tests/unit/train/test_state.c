@@ -1,11 +1,12 @@
-/* tests of train/state/buffer_sync.c and train/state/tensors.c: what a model keeps beside its parameters, without a
- * run around it */
+/* tests of train/state/buffer_sync.c, resume_settings.c and tensors.c: what a model keeps beside its parameters, and a
+ * run's position, without a run around it */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 
 #include "train/state/buffer_sync.h"
+#include "train/state/resume_settings.h"
 #include "train/state/tensors.h"
 #include <string.h>
 #include <cmocka.h> /* last: it makes a macro of fail */
@@ -57,6 +58,43 @@ static void streams(void **state)
     assert_int_equal(ddp_trainer_random(&ranks[0].trainer, 0).stream, 25 * 3 + 1);
     ranks[0].session.shares.list[1] = 2; /* its rank is missing */
     assert_int_equal(ddp_trainer_random(&ranks[0].trainer, 1).stream, 25 * 3 + 2);
+}
+
+/* Of a run with other numbers of ranks, one after the other: 5 steps of each, of 12 samples in micro-batches of 3 at
+ * most. The position is counted in steps, and no stream comes twice. */
+static void another_number_of_ranks(void **state)
+{
+    const int32_t worlds[] = {2, 3, 1, 4, 12, 2};
+    ddp_checkpoint_meta meta = {.world_size = 2, .accumulate = 2};
+    bool seen[1000] = {false};
+
+    (void)state;
+    for (size_t k = 0; k < DDP_COUNT(worlds); k++) {
+        uint64_t accumulate = (12 / (uint64_t)worlds[k] + 2) / 3, cursor = 0, micro_steps = 0;
+
+        for (int32_t r = 0; r < worlds[k]; r++) {
+            struct rank own;
+            ddp_trainer *t = rank_of(&own, r, worlds[k], 1);
+
+            own.session.batches.accumulate = (int64_t)accumulate;
+            cursor = state_cursor(t, &meta);
+            assert_int_equal(cursor, 5 * k * accumulate);
+            t->progress.micro_steps = k == 0 ? 0 : state_micro_steps(t, &meta);
+            for (uint64_t i = 0; i < 5 * accumulate; i++) {
+                uint64_t stream = ddp_trainer_random(t, 0).stream;
+
+                assert_in_range(stream, 0, DDP_COUNT(seen) - 1);
+                assert_false(seen[stream]);
+                seen[stream] = true;
+                ddp_trainer_buffers_count(t);
+            }
+            micro_steps = t->progress.micro_steps;
+        }
+        meta = (ddp_checkpoint_meta){.world_size = (uint64_t)worlds[k],
+                                     .accumulate = accumulate,
+                                     .cursor = cursor + 5 * accumulate,
+                                     .micro_steps = micro_steps};
+    }
 }
 
 static void counts(void **state)
@@ -124,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams),
+        cmocka_unit_test(another_number_of_ranks),
         cmocka_unit_test(counts),
         cmocka_unit_test(state_dict_order),
     };

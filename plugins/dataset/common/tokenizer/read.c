@@ -84,19 +84,20 @@ static ddp_status read_normalized(tokenizer *t, const char *where, ddp_err *err)
     normalize_scratch s = {0};
     ddp_status status = DDP_OK;
 
-    (void)where;
     for (size_t i = 0; i < t->normalized.count && status == DDP_OK; i++) {
         bytes *content = &t->normalized.all[i].content, copy = {0};
         const uint8_t *out;
         size_t size;
 
         status = normalize_run(&t->normalizers, &s, content->data, content->size, &out, &size, err);
+        if (status == DDP_OK && size == 0) /* Hugging Face's library then parts every two characters */
+            status =
+                ddp_fail(err, DDP_ERR_DATA, "%s: the normalizer leaves nothing of \"%.*s\", which is not supported",
+                         where, (int)(content->size < 60 ? content->size : 60), (const char *)content->data);
         if (status == DDP_OK) status = bytes_add(&copy, out, size, err);
         if (status != DDP_OK) break;
         free(content->data);
         *content = copy;
-        if (size > 0) continue;
-        t->normalized.all[i--] = t->normalized.all[--t->normalized.count]; /* nothing is left to look for */
     }
     normalize_scratch_free(&s);
     added_sort(&t->plain);

@@ -3,7 +3,7 @@
 
 #include "common/tokenizer/added.h"
 #include "common/tokenizer/bpe.h"
-#include "common/tokenizer/sentencepiece.h"
+#include "common/tokenizer/pieces.h"
 #include "common/tokenizer/steps/steps.h"
 #include "common/tokenizer/tokenizer.h"
 
@@ -16,7 +16,7 @@ struct tokenizer {
     steps normalizers, splits, decoders;
     bool splits_bytes;
     numbers before, after; /* what the template adds */
-    spm_model *pieces;     /* else NULL: then nothing above is used */
+    pieces pieces;         /* where it has a library, nothing above is used */
     int64_t bos, eos, pad;
     uint64_t hash;
 };

@@ -1,5 +1,6 @@
 /* plugins/dataset/common/tokenizer/sentencepiece.cc -- see sentencepiece.h. No exception leaves a function. */
 #include "common/tokenizer/sentencepiece.h"
+#include <memory>
 #include <new>
 #include <sentencepiece_processor.h>
 #include <stdexcept>
@@ -15,20 +16,29 @@ static ddp_status fail(const sentencepiece::util::Status &status, ddp_err *err)
     return ddp_fail(err, DDP_ERR_DATA, "SentencePiece: %.300s", status.ToString().c_str());
 }
 
+/* Of the exception that is being handled. */
+static ddp_status fail_thrown(ddp_err *err)
+{
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    } catch (const std::exception &e) {
+        return ddp_fail(err, DDP_ERR_LIBRARY, "SentencePiece: %.300s", e.what());
+    }
+}
+
 extern "C" ddp_status spm_open(const void *model, size_t size, spm_model **out, ddp_err *err)
 {
     try {
-        spm_model *s = new spm_model;
+        auto s = std::make_unique<spm_model>();
         auto status = s->library.LoadFromSerializedProto(absl::string_view(static_cast<const char *>(model), size));
 
-        if (!status.ok()) {
-            delete s;
-            return fail(status, err);
-        }
-        *out = s;
+        if (!status.ok()) return fail(status, err);
+        *out = s.release();
         return DDP_OK;
-    } catch (const std::exception &e) {
-        return ddp_fail(err, DDP_ERR_LIBRARY, "SentencePiece: %.300s", e.what());
+    } catch (...) {
+        return fail_thrown(err);
     }
 }
 
@@ -44,21 +54,24 @@ extern "C" ddp_status spm_encode(const spm_model *s, const uint8_t *text, size_t
         DDP_TRY(numbers_reserve(out, ids.size(), err));
         for (int id : ids) out->data[out->size++] = static_cast<uint32_t>(id);
         return DDP_OK;
-    } catch (const std::exception &e) {
-        return ddp_fail(err, DDP_ERR_LIBRARY, "SentencePiece: %.300s", e.what());
+    } catch (...) {
+        return fail_thrown(err);
     }
 }
 
 extern "C" ddp_status spm_decode(const spm_model *s, const uint32_t *ids, size_t count, bytes *out, ddp_err *err)
 {
     try {
-        std::vector<int> list(ids, ids + count);
+        std::vector<int> list;
         std::string text;
+
+        list.reserve(count);
+        for (size_t i = 0; i < count; i++) list.push_back(static_cast<int>(ids[i]));
         auto status = s->library.Decode(list, &text);
 
         return status.ok() ? bytes_add(out, text.data(), text.size(), err) : fail(status, err);
-    } catch (const std::exception &e) {
-        return ddp_fail(err, DDP_ERR_LIBRARY, "SentencePiece: %.300s", e.what());
+    } catch (...) {
+        return fail_thrown(err);
     }
 }
 

@@ -14,6 +14,7 @@ struct tokenizer_scratch {
     bpe_scratch *words;
     normalize_scratch normalize;
     split_scratch split;
+    bytes escaped;
     bytes valid; /* the text, where it is not UTF-8 */
 };
 
@@ -33,11 +34,11 @@ static void hash_in(tokenizer *t, const bytes *text)
 static ddp_status open_pieces(tokenizer *t, const char *path, const bytes *model, ddp_err *err)
 {
     ddp_err why = {0};
-    ddp_status status = spm_open(model->data, model->size, &t->pieces, &why);
+    ddp_status status = pieces_open(model, &t->pieces, &why);
 
     if (status != DDP_OK) return ddp_fail(err, status, "tokenizer \"%.200s\": %s", path, why.msg);
-    t->bos = spm_bos(t->pieces);
-    t->eos = spm_eos(t->pieces);
+    t->bos = spm_bos(t->pieces.library);
+    t->eos = spm_eos(t->pieces.library);
     return DDP_OK;
 }
 
@@ -113,6 +114,16 @@ static ddp_status open_folder(tokenizer *t, ddp_err *err)
     return open_names(t, path, err);
 }
 
+/* What to do next, where the message says only what is wrong with a file. */
+static ddp_status advise(ddp_status status, ddp_err *err)
+{
+    size_t length = strlen(err->msg);
+
+    if (status == DDP_ERR_DATA && strchr(err->msg, ';') == NULL)
+        (void)snprintf(err->msg + length, sizeof(err->msg) - length, "; download it again, or name another tokenizer");
+    return status;
+}
+
 ddp_status tokenizer_open(const char *path, tokenizer **out, ddp_err *err)
 {
     tokenizer *t = calloc(1, sizeof(*t));
@@ -137,13 +148,13 @@ ddp_status tokenizer_open(const char *path, tokenizer **out, ddp_err *err)
         tokenizer_close(t);
     else
         *out = t;
-    return status;
+    return advise(status, err);
 }
 
 void tokenizer_close(tokenizer *t)
 {
     if (t == NULL) return;
-    spm_close(t->pieces);
+    pieces_close(&t->pieces);
     bpe_free(&t->model);
     vocabulary_free(&t->extra);
     added_free(&t->plain);
@@ -174,6 +185,7 @@ void tokenizer_scratch_free(tokenizer_scratch *s)
     bpe_scratch_free(s->words);
     normalize_scratch_free(&s->normalize);
     split_scratch_free(&s->split);
+    free(s->escaped.data);
     free(s->valid.data);
     free(s);
 }
@@ -234,11 +246,11 @@ static ddp_status add_all(numbers *out, const numbers *more, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status encode_pieces(const tokenizer *t, const uint8_t *text, size_t size, unsigned flags, numbers *out,
-                                ddp_err *err)
+static ddp_status encode_pieces(const tokenizer *t, tokenizer_scratch *s, const uint8_t *text, size_t size,
+                                unsigned flags, numbers *out, ddp_err *err)
 {
     if ((flags & TOKENIZER_TEMPLATE) != 0 && t->bos >= 0) DDP_TRY(numbers_add(out, (uint32_t)t->bos, err));
-    return spm_encode(t->pieces, text, size, out, err);
+    return pieces_encode(&t->pieces, s->words, &s->escaped, text, size, out, err);
 }
 
 ddp_status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char *text, size_t size, unsigned flags,
@@ -252,7 +264,7 @@ ddp_status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char
     scan.text = (const uint8_t *)text;
     scan.size = size;
     DDP_TRY(make_valid(s, &scan.text, &scan.size, err));
-    if (t->pieces != NULL) return encode_pieces(t, scan.text, scan.size, flags, out, err);
+    if (t->pieces.library != NULL) return encode_pieces(t, s, scan.text, scan.size, flags, out, err);
     if ((flags & TOKENIZER_TEMPLATE) != 0) DDP_TRY(add_all(out, &t->before, err));
     while (added_next(&t->plain, &scan)) {
         if (scan.begin < scan.end)
@@ -266,7 +278,7 @@ ddp_status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, const char
 /* ---- decode ------------------------------------------------------------------------------------------------------ */
 static bool is_special(const tokenizer *t, uint32_t id)
 {
-    if (t->pieces != NULL) return spm_is_special(t->pieces, id) != 0;
+    if (t->pieces.library != NULL) return spm_is_special(t->pieces.library, id) != 0;
     for (size_t i = 0; i < t->special.size; i++)
         if (t->special.data[i] == id) return true;
     return false;
@@ -279,9 +291,9 @@ static ddp_status decode_pieces(const tokenizer *t, const uint32_t *ids, size_t 
     ddp_status status = numbers_reserve(&known, count + 1, err);
 
     for (size_t i = 0; i < count && status == DDP_OK && known.data != NULL; i++)
-        if (ids[i] < spm_count(t->pieces) && !((flags & TOKENIZER_SKIP_SPECIAL) != 0 && is_special(t, ids[i])))
+        if (ids[i] < spm_count(t->pieces.library) && !((flags & TOKENIZER_SKIP_SPECIAL) != 0 && is_special(t, ids[i])))
             known.data[known.size++] = ids[i];
-    if (status == DDP_OK) status = spm_decode(t->pieces, known.data, known.size, out, err);
+    if (status == DDP_OK) status = spm_decode(t->pieces.library, known.data, known.size, out, err);
     free(known.data);
     return status;
 }
@@ -292,7 +304,7 @@ ddp_status tokenizer_decode(const tokenizer *t, const uint32_t *ids, size_t coun
     decode_list list = {0};
     ddp_status status = DDP_OK;
 
-    if (t->pieces != NULL) return decode_pieces(t, ids, count, flags, out, err);
+    if (t->pieces.library != NULL) return decode_pieces(t, ids, count, flags, out, err);
     for (size_t i = 0; i < count && status == DDP_OK; i++) {
         size_t size;
         const char *piece = tokenizer_piece(t, ids[i], &size);
@@ -308,7 +320,7 @@ ddp_status tokenizer_decode(const tokenizer *t, const uint32_t *ids, size_t coun
 /* ---- what there is ----------------------------------------------------------------------------------------------- */
 uint32_t tokenizer_vocabulary(const tokenizer *t)
 {
-    if (t->pieces != NULL) return spm_count(t->pieces);
+    if (t->pieces.library != NULL) return spm_count(t->pieces.library);
     return t->model.words.limit > t->extra.limit ? t->model.words.limit : t->extra.limit;
 }
 
@@ -316,7 +328,7 @@ const char *tokenizer_piece(const tokenizer *t, uint32_t id, size_t *size)
 {
     const uint8_t *piece;
 
-    if (t->pieces != NULL) return spm_piece(t->pieces, id, size);
+    if (t->pieces.library != NULL) return spm_piece(t->pieces.library, id, size);
     piece = vocabulary_text(&t->model.words, id, size);
     return (const char *)(piece != NULL ? piece : vocabulary_text(&t->extra, id, size));
 }
@@ -325,7 +337,7 @@ int64_t tokenizer_id(const tokenizer *t, const char *piece, size_t size)
 {
     int64_t id;
 
-    if (t->pieces != NULL) return spm_id(t->pieces, piece, size);
+    if (t->pieces.library != NULL) return spm_id(t->pieces.library, piece, size);
     id = vocabulary_find(&t->model.words, piece, size);
     return id >= 0 ? id : vocabulary_find(&t->extra, piece, size);
 }
@@ -340,5 +352,5 @@ uint64_t tokenizer_hash(const tokenizer *t) { return t->hash; }
 
 bool tokenizer_is_local(const tokenizer *t)
 {
-    return t->pieces == NULL && t->normalizers.count == 0 && split_is_local(&t->splits);
+    return t->pieces.library == NULL && t->normalizers.count == 0 && split_is_local(&t->splits);
 }

@@ -31,6 +31,11 @@ static cpu_attention describe(const ddp_program *p, const low_kernel *k)
     return a;
 }
 
+static const cpu_attention_kernels *kernels_of(const ddp_device *d)
+{
+    return d->half != NULL ? d->half->attention : &d->kernels->attention;
+}
+
 static int64_t slots(const low_kernel *k, uint32_t threads)
 {
     return k->rows < (int64_t)threads ? k->rows : (int64_t)threads;
@@ -58,7 +63,7 @@ static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node,
     k->plain = true;
     k->kind = !gradient ? FORWARD : splits_badly(&a, samples, w->device->threads) ? BY_HEADS : GRADIENT;
     k->rows = samples * (k->kind == GRADIENT ? a.kv_heads : a.heads);
-    k->cols = (w->device->kernels->attention_scratch(&a, gradient) + 15) / 16 * 16;
+    k->cols = (kernels_of(w->device)->scratch(&a, gradient) + 15) / 16 * 16;
     k->scratch_bytes = (uint64_t)(slots(k, w->device->threads) * k->cols) * sizeof(float);
     if (k->kind == BY_HEADS) k->scratch_bytes += (uint64_t)(2 * k->rows * a.length * a.size) * sizeof(float);
     return DDP_OK;
@@ -76,7 +81,7 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
 {
     const heads_job *j = ctx;
     const cpu_call *c = j->c;
-    const cpu_kernels *f = c->device->kernels;
+    const cpu_attention_kernels *f = kernels_of(c->device);
     int64_t count = slots(c->k, c->device->threads), group = j->a.heads / j->a.kv_heads;
 
     for (int64_t s = first; s < last; s++) {
@@ -85,11 +90,11 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
         for (int64_t h = begin; h < end; h++) {
             bool packed = h > begin && h % group != 0;
             if (c->k->kind == FORWARD)
-                f->attention(&j->a, h, packed, cpu_out(c, Y), cpu_out(c, LSE), scratch);
+                f->forward(&j->a, h, packed, cpu_out(c, Y), cpu_out(c, LSE), scratch);
             else if (c->k->kind == GRADIENT)
-                f->attention_grad(&j->a, &j->g, h, scratch);
+                f->grad(&j->a, &j->g, h, scratch);
             else
-                f->attention_grad_head(&j->a, &j->g, h, packed, parts_of(c), scratch);
+                f->grad_head(&j->a, &j->g, h, packed, parts_of(c), scratch);
         }
     }
 }
@@ -98,7 +103,7 @@ static void run_sums(void *ctx, int64_t first, int64_t last)
 {
     const heads_job *j = ctx;
 
-    for (int64_t h = first; h < last; h++) j->c->device->kernels->attention_grad_sum(&j->a, &j->g, h, parts_of(j->c));
+    for (int64_t h = first; h < last; h++) kernels_of(j->c->device)->grad_sum(&j->a, &j->g, h, parts_of(j->c));
 }
 
 static void find_packed(const cpu_call *c, heads_job *j)

@@ -14,7 +14,7 @@
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
-#include "kernels/winograd.h"
+#include "kernels/winograd/winograd.h"
 
 #include <stdlib.h>
 

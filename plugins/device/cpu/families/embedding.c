@@ -41,20 +41,30 @@ static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node,
     return DDP_OK;
 }
 
+static void widen(float *y, const uint16_t *half, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)half[i] << 16;
+        memcpy(&y[i], &bits, sizeof(bits));
+    }
+}
+
 static void embedding_rows(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
     const low_kernel *k = c->k;
     const int64_t *index = cpu_in(c, INDEX);
     const float *table = cpu_in(c, TABLE), *positions = cpu_in(c, POSITIONS);
+    const uint16_t *half = low_value(c->program, k->in[TABLE])->dtype == DDP_BF16 ? cpu_in(c, TABLE) : NULL;
     float *y = cpu_out(c, 0);
     int64_t length = positions != NULL ? low_value(c->program, k->out[0])->dims[1] : 1;
 
     for (int64_t r = first; r < last; r++) {
-        const float *row = table + index[r] * k->cols;
+        const float *row = half != NULL ? y + r * k->cols : table + index[r] * k->cols;
+        if (half != NULL) widen(y + r * k->cols, half + index[r] * k->cols, k->cols);
         if (positions != NULL)
             c->device->kernels->add(y + r * k->cols, row, positions + r % length * k->cols, k->cols);
-        else
+        else if (half == NULL)
             memcpy(y + r * k->cols, row, (size_t)k->cols * sizeof(*y));
     }
 }

@@ -48,6 +48,7 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     k->inner = weight->dims[t ? 0 : 1];
     k->cols = weight->dims[t ? 1 : 0];
     k->rows = low_value(w->p, k->out[Y])->elements / k->cols;
+    if (act < 0 && cpu_narrow_group(w, k, node)) return DDP_OK;
     if (act >= 0) {
         const ddp_node *a = low_node(w->p, (uint32_t)act);
         k->act = a->op == DDP_OP_RELU ? CPU_ACT_RELU : a->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
@@ -109,6 +110,11 @@ static void bias_rows(void *ctx, int64_t first, int64_t last)
     j->c->device->kernels->bias_act(out + from, j->y + from, bias, last - first, k->cols, k->act);
 }
 
+static bool is_half(const cpu_call *c, uint32_t slot)
+{
+    return low_value(c->program, c->k->in[slot])->dtype == DDP_BF16;
+}
+
 static void run_forward_half(const cpu_call *c)
 {
     const low_kernel *k = c->k;
@@ -116,6 +122,7 @@ static void run_forward_half(const cpu_call *c)
 
     p.left.at = cpu_in(c, X);
     p.right.at = cpu_in(c, W);
+    p.right.half = is_half(c, W);
     p.bias = cpu_in(c, B);
     p.plain = cpu_out(c, Y);
     p.activated = cpu_out(c, ACTIVATED);
@@ -183,7 +190,7 @@ const cpu_family cpu_family_linear = {.base.group = group_forward,
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 enum { DY, OTHER }; /* in: dy, and the weight or the input */
 
-static cpu_half_product gradient_in_half(const low_kernel *k, const float *dy, const float *other, float *out, bool add)
+static cpu_half_product gradient_in_half(const low_kernel *k, const float *dy, const void *other, float *out, bool add)
 {
     if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, k->act != 0, dy, other, out);
     return cpu_half_grad_weight(k->rows, k->inner, k->cols, k->act != 0, dy, other, out, add);
@@ -202,6 +209,7 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
     k->rows = dy->elements / k->cols;
     k->inner = low_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
     if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
+    if (cpu_narrow_group(w, k, node)) return DDP_OK;
     if (w->device->half != NULL) {
         cpu_half_product p = gradient_in_half(k, NULL, NULL, NULL, false);
         k->scratch_bytes = cpu_half_scratch(w->device, &p);
@@ -216,6 +224,7 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
 
     if (c->device->half != NULL) {
         cpu_half_product p = gradient_in_half(k, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0), cpu_adds(c, 0));
+        p.right.half = is_half(c, OTHER);
         cpu_half_multiply(c->device, &p, c->scratch);
         return DDP_OK;
     }

@@ -1,8 +1,8 @@
 /* plugins/device/cpu/kernels/half.c -- products in bf16 over the device's threads: scratch, cuts, and the three
  * products of a linear layer in half.h's terms.
  *
- * Operands are f32 in memory and rounded on the way; sums and results are f32. A thread computes a stretch of
- * columns with a block of its own for the packed right side. */
+ * Operands are f32 in memory and rounded on the way, but for a right side in bf16; sums and results are f32. A thread
+ * computes a stretch of columns with a block of its own for the packed right side. */
 #include "cpu.h"
 
 #define SERIAL_FLOPS 4e6 /* below, waking another thread costs more */
@@ -60,8 +60,7 @@ void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch)
 }
 
 /* ---- linear layers ----------------------------------------------------------------------------------------------- */
-cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
-                                  const float *w)
+cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x, const void *w)
 {
     return (cpu_half_product){.m = rows,
                               .n = out,
@@ -71,7 +70,7 @@ cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool tr
 }
 
 cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
-                                     const float *w, float *dx)
+                                     const void *w, float *dx)
 {
     return (cpu_half_product){.m = rows,
                               .n = in,

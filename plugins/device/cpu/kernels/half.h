@@ -2,8 +2,11 @@
  * threads, no allocation, no library.
  *
  * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to
- * bf16, to nearest and ties to even, on the way. A result is the same for every cut of n between threads. */
+ * bf16, to nearest and ties to even, on the way; or the right side is bf16 in memory. A result is the same for every
+ * cut of n between threads. */
 #pragma once
+
+#include "kernels.h"
 
 #include <ddpengine/device.h>
 #include <stdbool.h>
@@ -11,9 +14,9 @@
 
 /* A matrix (rows, k): element (r, i) at r * stride + i, or turned, at i * stride + r. */
 typedef struct cpu_side {
-    const float *at;
+    const void *at; /* f32 */
     int64_t stride;
-    bool turned;
+    bool turned, half; /* half: bf16, of a right side */
 } cpu_side;
 
 typedef struct cpu_half_product {
@@ -38,7 +41,11 @@ typedef struct cpu_half_kernels {
     void (*run)(const cpu_half_product *p, int64_t first, int64_t last, void *scratch);
     void (*round)(uint16_t *y, const float *x, int64_t n);
     double (*chains)(int64_t rounds, float *keep); /* as cpu_kernels.fma_chains */
+    const cpu_attention_kernels *attention;
 } cpu_half_kernels;
+
+/* Where there is cpu_half_available(). */
+extern const cpu_attention_kernels cpu_attention_bf16;
 
 /* NULL where this CPU has no AVX512_BF16, or the compiler did not know it. */
 const cpu_half_kernels *cpu_half_available(void);
@@ -48,8 +55,8 @@ uint64_t cpu_half_scratch(const ddp_device *d, const cpu_half_product *p);
 void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch);
 /* The products of gemm.h. What becomes of the first one's result is for the caller to say. */
 cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
-                                  const float *w);
+                                  const void *w);
 cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
-                                     const float *w, float *dx);
+                                     const void *w, float *dx);
 cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                                       const float *x, float *dw, bool add);

@@ -19,15 +19,16 @@
 #define PAST_CACHES (4 << 20)   /* bytes of a result from which it is stored past the caches */
 
 /* Rows r .. r + count - 1 of the right side, k0 .. k0 + k - 1, as one panel; zeros fill it up. */
-static void pack_panel(uint32_t *to, const cpu_side *s, int64_t r, int64_t count, int64_t k0, int64_t k)
+CPU_INLINE void pack_panel(uint32_t *to, const cpu_side *s, int64_t r, int64_t count, int64_t k0, int64_t k,
+                           const bool half)
 {
     for (int64_t i = 0; i < PANEL; i += 16)
         for (int64_t j = 0; j < k; j += 32) {
             uint32_t part[16 * 16];
             __m512i x[16];
-            for (int64_t l = 0; l < 16; l++) ask_for(s, r + i + l + 16, k0 + j);
+            for (int64_t l = 0; l < 16; l++) ask_for(s, half, r + i + l + 16, k0 + j);
             for (int64_t l = 0; l < 16; l++)
-                x[l] = i + l < count ? load32(s->at + (r + i + l) * s->stride, k0 + j, k - j) : _mm512_setzero_si512();
+                x[l] = i + l < count ? load32(row_of(s, half, r + i + l), half, k0 + j, k - j) : _mm512_setzero_si512();
             if (k - j >= 31) {
                 turn16(to + j / 2 * PANEL + i, PANEL, x);
                 continue;
@@ -39,7 +40,8 @@ static void pack_panel(uint32_t *to, const cpu_side *s, int64_t r, int64_t count
 }
 
 /* The same of a turned side, `count` rows as so many panels, since they lie side by side. */
-static void pack_panels_turned(uint32_t *to, const cpu_side *s, int64_t r, int64_t count, int64_t k0, int64_t k)
+CPU_INLINE void pack_panels_turned(uint32_t *to, const cpu_side *s, int64_t r, int64_t count, int64_t k0, int64_t k,
+                                   const bool half)
 {
     const int64_t panel = (k + 1) / 2 * PANEL;
 
@@ -47,10 +49,10 @@ static void pack_panels_turned(uint32_t *to, const cpu_side *s, int64_t r, int64
         for (int64_t i = 0; i < count; i += 32) {
             uint32_t *at = to + i / PANEL * panel + j / 2 * PANEL + i % PANEL;
             __m512i pairs[2];
-            ask_for(s, k0 + j + AHEAD, r + i);
-            ask_for(s, k0 + j + AHEAD + 1, r + i);
-            interleave(s->at + (k0 + j) * s->stride, j + 1 < k ? s->at + (k0 + j + 1) * s->stride : NULL, r + i,
-                       count - i, pairs);
+            ask_for(s, half, k0 + j + AHEAD, r + i);
+            ask_for(s, half, k0 + j + AHEAD + 1, r + i);
+            interleave(row_of(s, half, k0 + j), j + 1 < k ? row_of(s, half, k0 + j + 1) : NULL, half, r + i, count - i,
+                       pairs);
             _mm512_storeu_si512(at, pairs[0]);
             _mm512_storeu_si512(at + 16, pairs[1]);
         }
@@ -84,13 +86,13 @@ static void prepare_turned(const cpu_half_product *p, int64_t first, int64_t las
                       rows = least(p->m - r, SIXES * ROWS);
         uint32_t *to = (uint32_t *)(void *)p->left_packed + g * SIXES * stride;
         for (int64_t j = 0; j < pairs; j++, to += ROWS) {
-            const float *even = s->at + 2 * j * s->stride, *odd = 2 * j + 1 < p->k ? even + s->stride : NULL;
+            const char *even = row_of(s, false, 2 * j), *odd = 2 * j + 1 < p->k ? row_of(s, false, 2 * j + 1) : NULL;
             __m512i x[6];
             CPU_UNROLL for (int64_t i = 0; i < 96; i += 32)
             {
-                ask_for(s, 2 * j + AHEAD, r + i);
-                ask_for(s, 2 * j + AHEAD + 1, r + i);
-                interleave(even, odd, r + i, rows - i, x + i / 16);
+                ask_for(s, false, 2 * j + AHEAD, r + i);
+                ask_for(s, false, 2 * j + AHEAD + 1, r + i);
+                interleave(even, odd, false, r + i, rows - i, x + i / 16);
             }
             store_sixes(to, stride, x, count);
         }
@@ -107,7 +109,7 @@ static void prepare(const cpu_half_product *p, int64_t first, int64_t last)
     }
     for (int64_t r = first; r < last; r++) {
         uint16_t *to = p->left_packed + r * k;
-        round_row(to, p->left.at + r * p->left.stride, p->k);
+        round_row(to, (const float *)p->left.at + r * p->left.stride, p->k);
         if (k > p->k) to[p->k] = 0;
     }
 }
@@ -244,15 +246,25 @@ static void run_tile(const cpu_half_product *p, const block *b, const uint32_t *
         for (int64_t r = 0; r < rows; r++) memcpy(to + r * p->n, c[r], (size_t)n * sizeof(float));
 }
 
-static void run_block(const cpu_half_product *p, const block *b, uint32_t *packed)
+CPU_INLINE void pack_right(const cpu_half_product *p, const block *b, uint32_t *packed, const bool half)
 {
     const int64_t panel = (b->k + 1) / 2 * PANEL;
 
     if (p->right.turned)
-        pack_panels_turned(packed, &p->right, b->col, b->cols, b->k0, b->k);
+        pack_panels_turned(packed, &p->right, b->col, b->cols, b->k0, b->k, half);
     else
         for (int64_t c = 0; c < b->cols; c += PANEL)
-            pack_panel(packed + c / PANEL * panel, &p->right, b->col + c, least(PANEL, b->cols - c), b->k0, b->k);
+            pack_panel(packed + c / PANEL * panel, &p->right, b->col + c, least(PANEL, b->cols - c), b->k0, b->k, half);
+}
+
+static void pack_f32(const cpu_half_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, false); }
+static void pack_half(const cpu_half_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, true); }
+
+static void run_block(const cpu_half_product *p, const block *b, uint32_t *packed)
+{
+    const int64_t panel = (b->k + 1) / 2 * PANEL;
+
+    (p->right.half ? pack_half : pack_f32)(p, b, packed);
     for (int64_t row = 0; row < p->m; row += ROWS)
         for (int64_t c = 0; c < b->cols; c += PANEL) run_tile(p, b, packed + c / PANEL * panel, b->col + c, row);
 }
@@ -299,7 +311,8 @@ static const cpu_half_kernels kernels = {.left_bytes = left_bytes,
                                          .prepare_count = prepare_count,
                                          .run = run,
                                          .round = round_row,
-                                         .chains = chains};
+                                         .chains = chains,
+                                         .attention = &cpu_attention_bf16};
 
 HALF_END
 

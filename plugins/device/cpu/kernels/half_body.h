@@ -16,6 +16,7 @@
 #pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")
 #endif
 #include "math_body.h"
+#include "turn_body.h"
 
 #define PANEL CPU_HALF_PANEL
 #define ROWS  INT64_C(6)
@@ -40,34 +41,43 @@ static inline void round_row(uint16_t *y, const float *x, int64_t n)
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
+CPU_INLINE int64_t size_of(bool half) { return half ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float); }
+
+CPU_INLINE const char *row_of(const cpu_side *s, bool half, int64_t r)
+{
+    return (const char *)s->at + r * s->stride * size_of(half);
+}
+
 /* Thirty-two numbers of a row from element i, of which n are there and the others 0. */
-CPU_INLINE __m512i load32(const float *row, int64_t i, int64_t n)
+CPU_INLINE __m512i load32(const char *at, bool half, int64_t i, int64_t n)
 {
     __mmask32 m = n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
+    const float *row = (const float *)(const void *)at;
 
+    if (half) return _mm512_maskz_loadu_epi16(m, at + i * size_of(half));
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps((__mmask16)(m >> 16), row + i + 16),
                                         _mm512_maskz_loadu_ps((__mmask16)m, row + i));
 }
 
 /* What is wanted soon lies further apart than the hardware's prefetcher follows; it may lie past the end of the
  * matrix. */
-CPU_INLINE void ask_for(const cpu_side *s, int64_t r, int64_t i)
+CPU_INLINE void ask_for(const cpu_side *s, bool half, int64_t r, int64_t i)
 {
-    const char *at = (const char *)s->at + (r * s->stride + i) * (int64_t)sizeof(float);
+    const char *at = row_of(s, half, r) + i * size_of(half);
 
     _mm_prefetch(at, _MM_HINT_T0);
-    _mm_prefetch(at + 64, _MM_HINT_T0);
+    if (!half) _mm_prefetch(at + 64, _MM_HINT_T0);
 }
 
 /* Two rows of k, the second NULL for zeros, 32 columns from c, n of which are there: the pairs of columns 0 .. 15
  * and 16 .. 31. */
-CPU_INLINE void interleave(const float *even, const float *odd, int64_t c, int64_t n, __m512i pairs[2])
+CPU_INLINE void interleave(const char *even, const char *odd, bool half, int64_t c, int64_t n, __m512i pairs[2])
 {
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     __m512i first = _mm512_loadu_si512(low), second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-    __m512i a = load32(even, c, n);
-    __m512i b = odd != NULL ? load32(odd, c, n) : _mm512_setzero_si512();
+    __m512i a = load32(even, half, c, n);
+    __m512i b = odd != NULL ? load32(odd, half, c, n) : _mm512_setzero_si512();
 
     pairs[0] = _mm512_permutex2var_epi16(a, first, b);
     pairs[1] = _mm512_permutex2var_epi16(a, second, b);
@@ -89,39 +99,6 @@ CPU_INLINE void store_sixes(uint32_t *to, int64_t stride, const __m512i x[6], in
                 to + q * stride,
                 _mm512_permutex2var_epi32(x[first], _mm512_add_epi32(upwards, _mm512_set1_epi32((int)(q * 6 % 16))),
                                           x[first < 5 ? first + 1 : 5]));
-    }
-}
-
-/* to[j * width + i] = x[i][j], sixteen by sixteen words */
-CPU_INLINE void turn16(uint32_t *to, int64_t width, const __m512i x[16])
-{
-    __m512i a[16], b[16];
-
-    CPU_UNROLL for (int64_t i = 0; i < 16; i += 2)
-    {
-        b[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    CPU_UNROLL for (int64_t i = 0; i < 16; i += 4)
-    {
-        CPU_UNROLL for (int64_t j = 0; j < 2; j++)
-        {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
-        }
-    }
-    CPU_UNROLL for (int64_t i = 0; i < 16; i += 8)
-    {
-        CPU_UNROLL for (int64_t j = 0; j < 4; j++)
-        {
-            b[i + j] = _mm512_shuffle_i32x4(a[i + j], a[i + j + 4], 0x88);
-            b[i + j + 4] = _mm512_shuffle_i32x4(a[i + j], a[i + j + 4], 0xdd);
-        }
-    }
-    CPU_UNROLL for (int64_t j = 0; j < 8; j++)
-    {
-        _mm512_storeu_si512(to + j * width, _mm512_shuffle_i32x4(b[j], b[j + 8], 0x88));
-        _mm512_storeu_si512(to + (j + 8) * width, _mm512_shuffle_i32x4(b[j], b[j + 8], 0xdd));
     }
 }
 

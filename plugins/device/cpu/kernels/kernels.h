@@ -47,6 +47,8 @@ typedef struct cpu_mask {
     float scale;
 } cpu_mask;
 
+enum { CPU_NARROW = 16 }; /* most features that are few */
+
 enum { CPU_ROPE_PAIRS = 512 };
 
 /* Of the rotary position embedding: x (N, length, heads size). */
@@ -76,6 +78,22 @@ typedef struct cpu_attention_grad {
     const float *dy, *y, *lse;
     float *dq, *dk, *dv;
 } cpu_attention_grad;
+
+/* Attention in one kind of numbers: f32, or products of bf16. */
+typedef struct cpu_attention_kernels {
+    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp. `packed`:
+     * the scratch is that of the call before, for another head of the same k and v. The scratch has
+     * scratch(a, false) floats, 64-byte aligned. */
+    void (*forward)(const cpu_attention *a, int64_t number, bool packed, float *y, float *lse, float *scratch);
+    /* All heads of q that go with head `number % kv_heads` of k and v of sample `number / kv_heads`. */
+    void (*grad)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch);
+    /* The same bits by heads of q: dq, and dk and dv of each head in `parts`, (samples heads, 2, length, size); then
+     * their sums for each head of k and v. */
+    void (*grad_head)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, bool packed, float *parts,
+                      float *scratch);
+    void (*grad_sum)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, const float *parts);
+    int64_t (*scratch)(const cpu_attention *a, bool gradient);
+} cpu_attention_kernels;
 
 /* Causal attention of `length` new positions from start[n] on over caches; see DDP_OP_ATTENTION_CACHED. */
 typedef struct cpu_cached_attention {
@@ -112,6 +130,9 @@ typedef struct cpu_kernels {
      * gradient 0. */
     double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
                             const cpu_entropy *e);
+    /* Of one row of logits: see DDP_OP_SOFTMAX_PARTS and its gradient; dx may be x. label -1: of other classes. */
+    void (*softmax_parts)(float parts[4], const float *x, int64_t label, int64_t cols);
+    void (*softmax_parts_grad)(float *dx, const float *x, int64_t label, const float terms[2], int64_t cols);
     /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
     double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
     /* Sum of the losses CPU_LOSS_* of p - t, bce of the logits p and the targets t; grad, unless NULL, gets the slopes
@@ -136,22 +157,20 @@ typedef struct cpu_kernels {
     void (*rope)(const cpu_rope *p, float *y, const float *x, int64_t first, int64_t last);
     /* Elements first .. first + n - 1 of the op. y may be x. */
     void (*dropout)(float *y, const float *x, const cpu_mask *m, uint64_t first, int64_t n);
-    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp. `packed`:
-     * the scratch is that of the call before, for another head of the same k and v. The gradient is that of all heads
-     * of q that go with head `number % kv_heads` of k and v of sample `number / kv_heads`. The scratch has
-     * attention_scratch() floats, 64-byte aligned. */
-    void (*attention)(const cpu_attention *a, int64_t number, bool packed, float *y, float *lse, float *scratch);
-    void (*attention_grad)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch);
-    /* The same bits by heads of q: dq, and dk and dv of each head in `parts`, (samples heads, 2, length, size); then
-     * their sums for each head of k and v. */
-    void (*attention_grad_head)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, bool packed,
-                                float *parts, float *scratch);
-    void (*attention_grad_sum)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, const float *parts);
-    int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
+    cpu_attention_kernels attention;
     /* All heads of q that go with head `number % kv_heads` of sample `number / kv_heads`. The scratch has
      * cached_attention_scratch() floats. */
     void (*cached_attention)(const cpu_cached_attention *a, int64_t number, float *y, float *scratch);
     int64_t (*cached_attention_scratch)(const cpu_cached_attention *a);
+    /* Products with few features, `rank`, 8 or CPU_NARROW; rows are a multiple of 8, k and n of 16.
+     * z (rows, rank) = x (rows, k) w, with w (k, CPU_NARROW), of which the first `rank` columns count. */
+    void (*narrow_in)(float *z, const float *x, const float *w, int64_t rows, int64_t k, int64_t rank);
+    /* y (rows, n) = base + z (rows, rank) w, with w (rank, n); base NULL: 0. y may be base. */
+    void (*narrow_out)(float *y, const float *base, const float *z, const float *w, int64_t rows, int64_t n,
+                       int64_t rank);
+    /* Columns first .. last - 1, multiples of 16, of dw (rank, n) = or += z^T (rank, rows) x (rows, n). */
+    void (*narrow_outer)(float *dw, const float *z, const float *x, int64_t rows, int64_t n, int64_t rank,
+                         int64_t first, int64_t last, bool add);
     /* y (cols) = x (rows) w, row r of w at w + r * stride. */
     void (*row_product)(float *y, const float *x, const float *w, int64_t stride, int64_t rows, int64_t cols);
     /* y (count) = x (n) . row of w. */

@@ -16,17 +16,16 @@
 #define TILE  1024 /* columns summed together: their accumulators stay in registers and L1 */
 #define BLOCK 128  /* rows summed in float before they join the total: bounds the rounding error */
 
-/* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element:
- * in place, a compiler that has to make sure would take the slow way. */
-#define MAP(n, expression)                                                                                             \
-    MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
-
 #include "norm_body.h"
+#include "dropout_body.h"
 #include "rope_body.h"
-#include "attention_body.h"
+#include "attention/head_body.h"
+#include "attention/operands_f32_body.h"
+#include "attention/attention_body.h"
+#include "narrow_body.h"
 #include "row_body.h"
 #include "peak_body.h"
-#include "winograd_body.h"
+#include "winograd/winograd_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {
@@ -290,6 +289,27 @@ static double cross_entropy(float *grad, const float *logits, const int64_t *lab
     return loss;
 }
 
+static void softmax_parts(float parts[4], const float *x, int64_t label, int64_t cols)
+{
+    float max = row_max(x, cols);
+    int64_t first = 0;
+
+    while (first + 1 < cols && x[first] != max) first++;
+    parts[0] = max;
+    parts[1] = row_exp_sum(NULL, x, max, cols);
+    parts[2] = label >= 0 ? x[label] : -INFINITY;
+    parts[3] = (float)first;
+}
+
+static void softmax_parts_grad(float *dx, const float *x, int64_t label, const float terms[2], int64_t cols)
+{
+    float weight = terms[1];
+
+    (void)row_exp_sum(dx, x, terms[0], cols);
+    MAP(cols, dx[i] *= weight)
+    if (label >= 0) dx[label] -= weight;
+}
+
 static double mse(float *grad, const float *p, const float *t, int64_t n, float scale)
 {
     double lane[LANES] = {0}, sum = 0.0;
@@ -368,6 +388,8 @@ const cpu_kernels CPU_ISA_TABLE = {
     .channels_last = channels_last,
     .channels_first = channels_first,
     .cross_entropy = cross_entropy,
+    .softmax_parts = softmax_parts,
+    .softmax_parts_grad = softmax_parts_grad,
     .mse = mse,
     .pair_loss = pair_loss,
     .accuracy = accuracy,
@@ -377,11 +399,10 @@ const cpu_kernels CPU_ISA_TABLE = {
     .rms_norm_grad = rms_norm_grad,
     .rope = rope,
     .dropout = dropout,
-    .attention = attention,
-    .attention_grad = attention_grad,
-    .attention_grad_head = attention_grad_head,
-    .attention_grad_sum = attention_grad_sum,
-    .attention_scratch = attention_scratch,
+    .attention = ATTENTION_TABLE,
+    .narrow_in = narrow_in,
+    .narrow_out = narrow_out,
+    .narrow_outer = narrow_outer,
     .cached_attention = cached_attention,
     .cached_attention_scratch = cached_attention_scratch,
     .row_product = row_product,

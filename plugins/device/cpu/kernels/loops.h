@@ -13,3 +13,8 @@
 #define CPU_ROLLED _Pragma("GCC unroll 1")
 #endif
 #define CPU_INLINE static inline __attribute__((always_inline))
+
+/* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element:
+ * in place, a compiler that has to make sure would take the slow way. */
+#define MAP(n, expression)                                                                                             \
+    MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }

@@ -32,10 +32,12 @@
 
 struct cpu_product {
     cpu_library *lib;
+    cpu_product *next; /* of the library's */
+    uint32_t users;
     int64_t rows, in, out;
     int threads;
-    bool transposed, matmul, bias;
-    dnnl_primitive_desc_t desc; /* matmul only, as are the two below */
+    bool transposed, matmul, bias, with_bias; /* with_bias: as it was asked for */
+    dnnl_primitive_desc_t desc;               /* matmul only, as are the two below */
     dnnl_primitive_t primitive;
     dnnl_memory_desc_t x, w, y, b;
 };
@@ -144,20 +146,38 @@ static dnnl_status_t describe(cpu_product *p)
     return status;
 }
 
+static cpu_product *find(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, bool bias)
+{
+    for (cpu_product *p = lib->products; p != NULL; p = p->next)
+        if (p->rows == rows && p->in == in && p->out == out && p->transposed == transposed && p->with_bias == bias)
+            return p;
+    return NULL;
+}
+
 ddp_status cpu_product_create(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, bool bias,
                               cpu_product **product, ddp_err *err)
 {
-    cpu_product *p = calloc(1, sizeof(*p));
+    cpu_product *p = find(lib, rows, in, out, transposed, bias);
     dnnl_status_t status = dnnl_success;
 
+    if (p != NULL) {
+        p->users++;
+        *product = p;
+        return DDP_OK;
+    }
+    p = calloc(1, sizeof(*p));
     if (p == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
     p->lib = lib;
+    p->users = 1;
+    p->next = lib->products;
+    lib->products = p;
     p->rows = rows;
     p->in = in;
     p->out = out;
     p->transposed = transposed;
     p->threads = set_threads(lib, rows, in, out);
     p->matmul = rows >= MATMUL_ROWS && (!transposed || (in <= SHORT_IN && out < SHORT_OUT));
+    p->with_bias = bias;
     p->bias = bias && p->matmul;
     if (p->matmul) status = describe(p);
     if (status != dnnl_success) {
@@ -191,7 +211,11 @@ ddp_status cpu_product_build(cpu_product *p, ddp_err *err)
 
 void cpu_product_free(cpu_product *p)
 {
-    if (p == NULL) return;
+    cpu_product **at;
+
+    if (p == NULL || --p->users > 0) return;
+    for (at = &p->lib->products; *at != p;) at = &(*at)->next;
+    *at = p->next;
     if (p->primitive != NULL) (void)dnnl_primitive_destroy(p->primitive);
     if (p->desc != NULL) (void)dnnl_primitive_desc_destroy(p->desc);
     free(p);

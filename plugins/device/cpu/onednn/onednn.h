@@ -13,7 +13,8 @@ struct cpu_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;
-    bool generated; /* the code of sgemm, by its first call */
+    struct cpu_product *products; /* the matrix products that somebody uses, each kind once */
+    bool generated;               /* the code of sgemm, by its first call */
 };
 
 /* Before oneDNN generates code: that does not survive an allocation that fails, but crashes. A primitive takes up to a

@@ -41,8 +41,15 @@ static bool same_shape(const cu_attention *a, const cu_attention *b)
            a->causal == b->causal;
 }
 
-static ddp_status find_dnn(ddp_device *d, const cu_attention *a, bool training, const cu_dnn_attention **out,
-                           ddp_err *err)
+void cu_tell_own(ddp_device *d, uint32_t kind, const char *what, const char *layer, const char *why)
+{
+    CU_LOG(d, d->told_own & kind ? DDP_LOG_DEBUG : DDP_LOG_WARN,
+           "device \"cuda\": %s of layer \"%.80s\" by the device's own kernel, not by cuDNN: %.400s", what, layer, why);
+    d->told_own |= kind;
+}
+
+static ddp_status find_dnn(ddp_device *d, const cu_attention *a, bool training, const char *layer,
+                           const cu_dnn_attention **out, ddp_err *err)
 {
     cu_attention_entry *e = d->attentions;
     ddp_status status;
@@ -60,7 +67,7 @@ static ddp_status find_dnn(ddp_device *d, const cu_attention *a, bool training, 
         }
         if (status == DDP_ERR_UNSUPPORTED) {
             e->dnn = NULL;
-            CU_LOG(d, DDP_LOG_DEBUG, "device \"cuda\": cuDNN has no attention for this shape: %s", err->msg);
+            cu_tell_own(d, CU_OWN_ATTENTION, "attention", layer, err->msg);
         }
         e->next = d->attentions;
         d->attentions = e;
@@ -125,7 +132,7 @@ static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node,
     k->kind = PLAIN;
     if (w->device->half && t->a.dropout == 0.0) {
         if (cu_flash_can(&t->a)) k->kind = BY_FLASH;
-        if (w->device->dnn != NULL) status = find_dnn(w->device, &t->a, w->p->training != 0, &t->dnn, err);
+        if (w->device->dnn != NULL) status = find_dnn(w->device, &t->a, w->p->training != 0, k->layer, &t->dnn, err);
         if (t->dnn != NULL) k->kind = BY_DNN;
     }
     if (status != DDP_OK) return status;

@@ -134,9 +134,9 @@ static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, boo
     if (status == DDP_ERR_UNSUPPORTED) {
         t->dnn = NULL;
         if (w->device->dnn != NULL)
-            CU_LOG(w->device, DDP_LOG_DEBUG, "device \"cuda\": %s of layer \"%s\" by a kernel of its own: %s", k->name,
-                   k->layer, err->msg);
-        cu_tell_slow(w->device, k->name, k->layer, w->device->dnn != NULL ? err->msg : "there is no cuDNN");
+            cu_tell_own(w->device, CU_OWN_CONVOLUTION, k->name, k->layer, err->msg);
+        else
+            cu_tell_slow(w->device, k->name, k->layer, "there is no cuDNN");
         if (k->kind == CU_CONV_GRAD_WEIGHT) k->scratch_bytes = cu_conv_plain_grad_weight_scratch(&t->conv);
         return DDP_OK;
     }

@@ -3,7 +3,8 @@
  *
  *   linear + bias + relu or gelu             the pre-activation has no storage unless somebody else reads it (gelu's
  *                                            gradient does)
- *   linear_grad_input + gelu_grad            gelu's slope by the epilogue
+ *   linear_grad_input + gelu_grad            gelu's slope by the epilogue; in bf16 with the gradient of the bias of the
+ *                                            layer in front, the sums of what it writes
  *   linear_grad_weight + linear_grad_bias    the sums of dy's columns while the product reads it
  *
  * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own after
@@ -16,14 +17,15 @@
 enum { X, W, B };        /* forward: in */
 enum { Y, ACTIVATED };   /* forward: out */
 enum { DY, OTHER, AUX }; /* gradients: in; the weight or x; what gelu's gradient reads */
-enum { DX };             /* gradient of the input: out */
+enum { DX, SUMS };       /* gradient of the input: out; SUMS: of the bias in front of gelu */
 enum { DW, DB };         /* gradient of the weight: out */
 
 enum { ALL_FUSED = 0, BIAS_FUSED /* or there is none */, NOT_FUSED }; /* how the forward kernel is done */
 
 typedef struct linear_state {
     bool transposed;
-    bool pre; /* the pre-activation is stored */
+    bool pre;  /* the pre-activation is stored */
+    bool sums; /* the gradient of the input: `fused` gives SUMS too */
     uint32_t way;
     cu_product *fused, *plain; /* either may be NULL; plain can add */
 } linear_state;
@@ -210,6 +212,22 @@ const cu_family cu_family_linear = {
     .base.group = group_forward, .build = build_forward, .run = run_forward, .base.release = linear_release};
 
 /* ---- gradient of the input --------------------------------------------------------------------------------------- */
+/* The gradient of the bias in front of the gelu, whose node follows. Its sums come in bf16 and go through scratch. */
+static void take_bias(low_lowering *w, low_kernel *k, uint32_t gelu)
+{
+    const ddp_node *n = gelu + 1 < w->p->node_count ? low_node(w->p, gelu + 1) : NULL;
+
+    if (!w->device->half || k->inner % 8 != 0 || n == NULL || n->op != DDP_OP_LINEAR_GRAD_BIAS) return;
+    if (n->in[0] != k->out[DX]) return;
+    k->out[SUMS] = n->out[0];
+    k->out_type[SUMS] = CU_F32;
+    k->adds |= (n->accumulate & 1u) << SUMS;
+    k->writes_grad |= 1u << SUMS;
+    k->scratch_bytes = cu_round((uint64_t)k->inner * cu_size(CU_BF16)) + cu_column_sums_scratch(k->rows, k->inner);
+    k->name = "linear_grad_input+gelu_grad+bias";
+    low_take(w, k, gelu + 1);
+}
+
 /* The gradient of a gelu whose output nobody else uses. */
 static void take_gelu(low_lowering *w, low_kernel *k, uint32_t node)
 {
@@ -226,6 +244,7 @@ static void take_gelu(low_lowering *w, low_kernel *k, uint32_t node)
     k->act = CU_ACT_GELU_TANH;
     k->name = "linear_grad_input+gelu_grad";
     low_take(w, k, (uint32_t)gelu);
+    take_bias(w, k, (uint32_t)gelu);
 }
 
 static ddp_status group_grad_input(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -238,6 +257,23 @@ static ddp_status group_grad_input(low_lowering *w, low_kernel *k, uint32_t node
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DX;
     take_gelu(w, k, node);
+    return DDP_OK;
+}
+
+/* The product that gives SUMS too, where that takes less time than reading dx once more. Unmeasured it does not, and
+ * the sums are exact. */
+static ddp_status build_sums(const cu_building *b, const low_kernel *k, cu_product_params p, ddp_err *err)
+{
+    linear_state *t = k->state;
+    cu_product *whole = NULL;
+    ddp_status status;
+
+    p.epilogue = CU_EPILOGUE_DGELU_BGRAD;
+    status = try_product(b, &p, false, &whole, err);
+    if (status != DDP_OK) return status;
+    t->sums = pays(b, whole, t->fused, (double)(k->rows * k->inner) * (double)cu_size(p.c_type), false);
+    drop(t->sums ? &t->fused : &whole);
+    if (t->sums) t->fused = whole;
     return DDP_OK;
 }
 
@@ -255,23 +291,42 @@ static ddp_status build_grad_input(const cu_building *b, const low_kernel *k, dd
     double moved = 3.0 * (double)low_stored_bytes(low_value(b->program, k->out[DX]), (uint8_t)p.c_type);
     ddp_status status = k->in[AUX] >= 0 ? try_product(b, &p, false, &t->fused, err) : DDP_OK;
 
+    if (status == DDP_OK && k->out[SUMS] >= 0) status = build_sums(b, k, p, err);
     p.epilogue = CU_EPILOGUE_NONE;
     p.add = low_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
     if (status == DDP_OK) status = cu_product_create(b->device->products, &p, &t->plain, err);
     if (status == DDP_OK) drop(pays(b, t->fused, t->plain, moved, true) ? &t->plain : &t->fused);
+    t->sums = t->sums && t->fused != NULL;
     return cu_in_kernel(k, status, err);
+}
+
+/* What the product has not done of gelu's gradient and SUMS. The sum of one row is that row. */
+static cudaError_t start_sums(const cu_call *c, cu_view dx, cu_view saved)
+{
+    const low_kernel *k = c->k;
+    const linear_state *t = k->state;
+    const cu_view half = {c->scratch, CU_BF16};
+    char *rest = c->scratch + cu_round((uint64_t)k->inner * cu_size(CU_BF16));
+    float *to = c->out[SUMS].at;
+
+    if (t->sums) return cu_column_sums(c->stream, half, to, 1, k->inner, cu_adds(c, SUMS), rest);
+    if (t->fused != NULL) return cu_column_sums(c->stream, dx, to, k->rows, k->inner, cu_adds(c, SUMS), rest);
+    return cu_act_grad_sums(c->stream, k->act, dx, saved, dx, to, k->rows, k->inner, cu_adds(c, SUMS), rest);
 }
 
 static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const linear_state *t = k->state;
-    cu_view dx = c->out[DX];
-    ddp_status status = cu_product_run(t->fused != NULL ? t->fused : t->plain, c->stream, c->in[DY].at, c->in[OTHER].at,
-                                       dx.at, NULL, t->fused != NULL ? c->in[AUX].at : NULL, cu_adds(c, DX), err);
+    cu_view dx = c->out[DX], saved = c->in[AUX];
+    ddp_status status =
+        cu_product_run(t->fused != NULL ? t->fused : t->plain, c->stream, c->in[DY].at, c->in[OTHER].at, dx.at,
+                       t->sums ? c->scratch : NULL, t->fused != NULL ? saved.at : NULL, cu_adds(c, DX), err);
 
-    if (status != DDP_OK || t->fused != NULL || k->in[AUX] < 0) return cu_in_kernel(k, status, err);
-    return cu_started(c, cu_act_grad(c->stream, k->act, dx, c->in[AUX], dx, k->rows * k->inner, false), err);
+    if (status != DDP_OK) return cu_in_kernel(k, status, err);
+    if (k->out[SUMS] >= 0) return cu_started(c, start_sums(c, dx, saved), err);
+    if (t->fused != NULL || k->in[AUX] < 0) return DDP_OK;
+    return cu_started(c, cu_act_grad(c->stream, k->act, dx, saved, dx, k->rows * k->inner, false), err);
 }
 
 const cu_family cu_family_linear_grad_input = {

@@ -55,7 +55,8 @@ struct ddp_device {
     int ordinal;
     bool half; /* precision bf16 */
     bool stochastic, graphs;
-    bool told_slow; /* that something of bf16 is computed on f32 cores */
+    bool told_slow;    /* that something of bf16 is computed on f32 cores */
+    uint32_t told_own; /* CU_OWN_*: that cuDNN has nothing for one */
     cudaStream_t streams[DDP_QUEUE_COUNT];
     cudaStream_t input; /* batches come up on it, beside what is computed */
     cudaEvent_t *events;
@@ -160,6 +161,7 @@ struct cu_call {
     cudaStream_t stream;
     cu_view in[LOW_MAX_VALUES], out[LOW_MAX_VALUES]; /* at NULL: absent, or inner */
     uint16_t *half[LOW_MAX_VALUES];                  /* in[i] in the mirror, where it is a parameter that has one */
+    cu_view copy;                                    /* bf16, of out[k->half_of]; at NULL: nobody wants it */
     char *scratch;                                   /* 256-byte aligned */
     char *kept[LOW_MAX_PRIVATES];                    /* the kernel's private values, 64-byte aligned */
     const cu_run_params *params;
@@ -177,6 +179,10 @@ static inline const ddp_attrs *cu_attrs(const cu_call *c, uint32_t node)
 {
     return &low_node(c->program, c->k->nodes[node])->attrs;
 }
+/* A line that cuDNN does not compute `what` of a layer, and why: the first of a kind (CU_OWN_*) a device is a warning,
+ * the others are of level debug. families/attention.c */
+enum { CU_OWN_ATTENTION = 1, CU_OWN_CONVOLUTION = 2 };
+void cu_tell_own(ddp_device *d, uint32_t kind, const char *what, const char *layer, const char *why);
 /* One warning a device that `what` of a layer, in bf16, has to do without tensor cores. families/attention.c */
 void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char *why);
 /* What starting a kernel said. */

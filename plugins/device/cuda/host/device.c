@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { NEAREST = 0, STOCHASTIC };
-enum { LEAST_MAJOR = 8 /* compute capability: bf16 */, CANDIDATES = 12, MOST_DEVICES = 64 };
+enum { LEAST_MAJOR = 8 /* compute capability: bf16 */, CANDIDATES = 28, MOST_DEVICES = 64 };
 
 static const ddp_option options[] = {
     {"tf32", "no", NULL,
@@ -26,7 +26,7 @@ static const ddp_option options[] = {
      "File name or path of the cuDNN library; empty: use the device's own kernels instead.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cudnn_library)},
     {"algorithm_cache", "", NULL,
-     "Folder that stores the fastest algorithm measured for each matrix product. empty: "
+     "Folder that stores the fastest algorithm measured for each matrix product and convolution. empty: "
      "$XDG_CACHE_HOME/ddpengine or ~/.cache/ddpengine; off: nothing is stored.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(cu_config, algorithm_cache)},
     {"workspace", "32MiB", NULL, "Device memory in bytes that cuBLASLt may use for a matrix product.", DDP_OPT_SIZE,
@@ -229,6 +229,13 @@ static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_de
                                    .candidates = CANDIDATES,
                                    .tf32 = c->tf32 != 0,
                                    .workspace_bytes = c->workspace};
+    const cu_dnn_params dnn = {.libraries = &d->libraries,
+                               .host = d->host,
+                               .stream = cu_compute(d),
+                               .cache_dir = dir,
+                               .gpu = d->gpu,
+                               .deterministic = p->deterministic != 0,
+                               .tf32 = c->tf32 != 0};
     ddp_status status = cu_libraries_open(c->cublas_library, c->cudnn_library, &d->libraries, err);
 
     if (status != DDP_OK) return status;
@@ -237,7 +244,7 @@ static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_de
     status = cu_products_open(&products, &d->products, err);
     if (status != DDP_OK) return status;
     if (d->libraries.dnn != NULL)
-        status = cu_dnn_open(&d->libraries, p->deterministic != 0, c->tf32 != 0, &d->dnn, err);
+        status = cu_dnn_open(&dnn, &d->dnn, err);
     else if (c->cudnn_library[0] != '\0')
         CU_LOG(d, DDP_LOG_WARN,
                "device \"cuda\": without cuDNN, convolutions and attention by the device's own kernels: %s",

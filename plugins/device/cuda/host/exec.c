@@ -218,6 +218,7 @@ static void resolve(const ddp_instance *in, const ddp_bind *bind, const cu_stage
                        .site = e->first_site + i};
         for (uint32_t p = 0; p < c->k->private_count; p++)
             c->kept[p] = in->arena + e->plan->private_offset[c->k->privates[p]];
+        if (c->k->half >= 0) c->copy = (cu_view){in->arena + e->plan->private_offset[c->k->half], CU_BF16};
         resolve_values(in, bind, stage, c);
         resolve_changes(in, i, c);
     }

@@ -1,6 +1,8 @@
 /* plugins/device/cuda/host/peak.c -- how many FLOPs and bytes a second this GPU does at its best, by a large product
  * and a large copy. Both grow until one takes as long that starting it is lost in it. */
 #include "cu.h"
+#include "libs/timer.h"
+
 #include <stdlib.h>
 
 #define SPAN_MS     1.0f

@@ -86,12 +86,17 @@ cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, i
  * biased, two passes. b NULL: an RMS norm, whose mean is 0. */
 cudaError_t cu_layer_norm(cudaStream_t s, cu_view x, cu_view residual, cu_view sum, const float *w, const float *b,
                           cu_view y, float *mean, float *invstd, int64_t rows, int64_t cols, double eps);
-/* mean NULL: of an RMS norm. dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w,
- * add_b for them. dx may be dy or passed, or absent. */
-size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols);
-cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                               const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
-                               int64_t cols, bool add_x, bool add_w, bool add_b, void *scratch);
+/* mean NULL: of an RMS norm. dx (+ passed where present) may be dy or passed, or absent; copy: dx once more, absent:
+ * not wanted. dw, db, and `sums` of dx's columns: (cols) f32, NULL: not wanted. */
+typedef struct cu_norm_grad {
+    cu_view dy, x, passed, dx, copy;
+    const float *w, *mean, *invstd;
+    float *dw, *db, *sums;
+    int64_t rows, cols;
+    bool add_x, add_w, add_b, add_sums;
+} cu_norm_grad;
+size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols, bool sums);
+cudaError_t cu_layer_norm_grad(cudaStream_t s, const cu_norm_grad *g, void *scratch);
 /* y (rows, e) = w[index]; an index that is not in 0 .. v - 1 is a fault, its row is left as it was. */
 cudaError_t cu_embedding(cudaStream_t s, const int64_t *index, const float *w, cu_view y, int64_t rows, int64_t e,
                          int64_t v, cu_fault *fault, uint32_t kernel);

@@ -262,12 +262,12 @@ static __device__ __forceinline__ void cu_block_first(unsigned long long mine, u
     if (threadIdx.x == 0 && first[0] != UINT64_MAX) atomicMin(out, first[0]);
 }
 
-/* Second stage of sums over rows: parts (count, width) -> column sums; the first `split` columns go to a, the others
- * to b, each of which may be NULL. A block of 32 x 32 threads does 32 columns. Template: a header's kernel that not
- * every file starts. */
+/* Second stage of sums over rows: parts (count, width) -> column sums; the first `split` columns go to a, as many to b,
+ * the others to c, each of which may be NULL. A block of 32 x 32 threads does 32 columns. Template: a header's kernel
+ * that not every file starts. */
 template <class T>
 static __global__ void cu_sum_parts_kernel(const T *parts, int64_t count, int64_t width, int64_t split, T *a, T *b,
-                                           bool add_a, bool add_b)
+                                           T *c, bool add_a, bool add_b, bool add_c)
 {
     CU_SHARED(T, tile, [32][33]);
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -283,16 +283,19 @@ static __global__ void cu_sum_parts_kernel(const T *parts, int64_t count, int64_
     sum = cu_warp_sum(tile[lane][warp]);
     column = first + warp;
     if (lane != 0 || column >= width) return;
-    if (column < split && a != NULL) a[column] = add_a ? a[column] + sum : sum;
-    if (column >= split && b != NULL) b[column - split] = add_b ? b[column - split] + sum : sum;
+    T *to = column < split ? a : column < 2 * split ? b : c;
+    const bool add = column < split ? add_a : column < 2 * split ? add_b : add_c;
+    if (to == NULL) return;
+    to += column - (column < split ? 0 : column < 2 * split ? split : 2 * split);
+    *to = add ? *to + sum : sum;
 }
 template <class T>
 static inline cudaError_t cu_sum_parts(cudaStream_t s, const T *parts, int64_t count, int64_t width, int64_t split,
-                                       T *a, T *b, bool add_a, bool add_b)
+                                       T *a, T *b, bool add_a, bool add_b, T *c = NULL, bool add_c = false)
 {
     if (width <= 0) return cudaSuccess;
     return cu_launch(cu_sum_parts_kernel<T>, dim3(static_cast<unsigned>((width + 31) / 32)), dim3(1024), 0, s, parts,
-                     count, width, split, a, b, add_a, add_b);
+                     count, width, split, a, b, c, add_a, add_b, add_c);
 }
 
 /* ---- random words: ddp_philox of <ddpengine/program.h> ----------------------------------------------------------- */

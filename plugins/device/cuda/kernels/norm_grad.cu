@@ -3,7 +3,8 @@
  *
  * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy)
  * over the rows; of an RMS norm, mean and mean(g) are 0. Blocks go over the rows with a stride; each keeps its sums of
- * dw and db in registers and writes them to scratch, a second kernel adds them. */
+ * dw and db in registers and writes them to scratch, a second kernel adds them. The sums of dx, the gradient of a bias
+ * in front, are kept in shared memory: for them there are no registers left. */
 #include "norm.cuh"
 
 /* Blocks of the gradient on a multiprocessor, by the packs a thread holds, and all of a kernel's; sums depend on
@@ -11,12 +12,9 @@
 static constexpr int GRAD_AT_ONCE[] = {4, 4, 4, 3, 2};
 static const int64_t MULTIPROCESSORS = 132, GRAD_BLOCKS = MULTIPROCESSORS * GRAD_AT_ONCE[0];
 
-struct norm_grad_args {
-    cu_view dy, x, passed, dx;
-    const float *w, *mean, *invstd;
-    float *parts; /* (blocks, 2 cols): dw, db; NULL: not wanted */
-    int64_t rows, cols;
-    bool add;
+struct norm_grad_args : cu_norm_grad {
+    float *parts; /* (blocks, width): dw, db, sums of dx; NULL: not wanted */
+    int64_t width;
 };
 
 static __device__ __forceinline__ float mean_of(const norm_grad_args &a, int64_t row)
@@ -142,11 +140,46 @@ static __device__ __forceinline__ void grad_row(const norm_grad_args &a, int64_t
         add_words(passed, float(), v);
 }
 
+/* dx's columns so far, of each thread apart: a row for each warp, no two of whose lanes are in one bank. */
+template <int PACKS> using column_sums = float[WARPS][PACKS * N * 32];
+template <int PACKS>
+static __device__ __forceinline__ void add_columns(column_sums<PACKS> &sums, bool first, const float (&v)[PACKS][N])
+{
+    float *at = sums[threadIdx.x / 32] + threadIdx.x % 32;
+
+    CU_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        CU_UNROLL
+        for (int k = 0; k < N; k++) {
+            float *to = at + (p * N + k) * 32;
+            *to = first ? 0.0f : *to + v[p][k];
+        }
+    }
+}
+
+/* With WARP, the sums of the warps in their order. */
+template <int PACKS, bool WARP>
+static __device__ __forceinline__ void put_columns(const column_sums<PACKS> &sums, float *out, int64_t cols)
+{
+    const int width = WARP ? 32 : WARPS * 32;
+
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < PACKS * N * width; i += WARPS * 32) {
+        const int lane = i % width, slot = i / width, at = slot * 32 + lane % 32;
+        const int64_t c = static_cast<int64_t>(slot / N * width + lane) * N + slot % N;
+        float sum = sums[lane / 32][at];
+        if constexpr (WARP)
+            for (int warp = 1; warp < WARPS; warp++) sum += sums[warp][at];
+        if (c < cols) out[c] = sum;
+    }
+}
+
 template <int PACKS, bool WARP, class D, class X>
 static __global__ void __launch_bounds__(WARPS * 32, GRAD_AT_ONCE[PACKS]) norm_grad_kernel(norm_grad_args a)
 {
     const int WIDTH = WARP ? 32 : WARPS * 32;
     CU_SHARED(float, tile, [WARP ? PACKS * N * 32 : 32]);
+    CU_SHARED(float, columns, [WARPS][PACKS * N * 32]);
     const float scale = 1.0f / static_cast<float>(a.cols);
     int t = static_cast<int>(threadIdx.x) % WIDTH;
     int64_t row = WARP ? static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32 : blockIdx.x;
@@ -154,14 +187,17 @@ static __global__ void __launch_bounds__(WARPS * 32, GRAD_AT_ONCE[PACKS]) norm_g
     words<float> w[PACKS];
 
     load_words<PACKS, float>(a.w, 0, static_cast<int>(a.cols), t, WIDTH, w);
+    if (a.sums != NULL) add_columns<PACKS>(columns, true, v);
     for (; row < a.rows; row += static_cast<int64_t>(gridDim.x) * (WARP ? WARPS : 1)) {
         grad_row<PACKS, WARP, D, X>(a, row, t, scale, tile, w, dw, db, v);
         if (a.dx.at == NULL) continue;
-        if (a.add) add_row(a.dx, row, a.cols, t, WIDTH, v);
+        if (a.add_x) add_row(a.dx, row, a.cols, t, WIDTH, v);
         store_row(a.dx, row, a.cols, t, WIDTH, v);
+        if (a.copy.at != NULL) store_row(a.copy, row, a.cols, t, WIDTH, v);
+        if (a.sums != NULL) add_columns<PACKS>(columns, false, v);
     }
     if (a.parts == NULL) return;
-    float *out = a.parts + static_cast<int64_t>(blockIdx.x) * 2 * a.cols;
+    float *out = a.parts + static_cast<int64_t>(blockIdx.x) * a.width;
     if constexpr (WARP) {
         join_warps<PACKS>(dw, tile, t, out, a.cols);
         join_warps<PACKS>(db, tile, t, out + a.cols, a.cols);
@@ -170,13 +206,14 @@ static __global__ void __launch_bounds__(WARPS * 32, GRAD_AT_ONCE[PACKS]) norm_g
         store_row(to, 0, a.cols, t, WIDTH, dw);
         store_row(more, 0, a.cols, t, WIDTH, db);
     }
+    if (a.sums != NULL) put_columns<PACKS, WARP>(columns, out + 2 * a.cols, a.cols);
 }
 
 /* A thread sums a column over every gridDim.y-th row. */
 static __global__ void __launch_bounds__(PLAIN_THREADS) norm_sums_plain_kernel(norm_grad_args a)
 {
     int64_t c = static_cast<int64_t>(blockIdx.x) * PLAIN_THREADS + threadIdx.x;
-    float *out = a.parts + blockIdx.y * 2 * a.cols, dw = 0.0f, db = 0.0f;
+    float *out = a.parts + blockIdx.y * a.width, dw = 0.0f, db = 0.0f;
 
     if (c >= a.cols) return;
     CU_UNROLL_4
@@ -206,15 +243,17 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) norm_grad_plain_kernel(n
         float h = (cu_get(a.x, first + c) - mean) * invstd;
         float d = (cu_get(a.dy, first + c) * a.w[c] - g1 - h * g2) * invstd;
         if (a.passed.at != NULL) d += cu_get(a.passed, first + c);
-        cu_put(a.dx, first + c, a.add ? cu_get(a.dx, first + c) + d : d);
+        if (a.add_x) d += cu_get(a.dx, first + c);
+        cu_put(a.dx, first + c, d);
+        if (a.copy.at != NULL) cu_put(a.copy, first + c, d);
     }
 }
 
-size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols)
+/* With sums, that of cu_column_sums fits in the last third, since it has no more blocks. */
+size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols, bool sums)
 {
-    return rows <= 0 || cols <= 0
-               ? 0
-               : static_cast<size_t>((rows < GRAD_BLOCKS ? rows : GRAD_BLOCKS) * 2 * cols) * sizeof(float);
+    if (rows <= 0 || cols <= 0) return 0;
+    return static_cast<size_t>((rows < GRAD_BLOCKS ? rows : GRAD_BLOCKS) * (sums ? 3 : 2) * cols) * sizeof(float);
 }
 
 template <int PACKS>
@@ -231,38 +270,46 @@ static cudaError_t start_norm_grad(cudaStream_t s, const norm_grad_args &a, bool
 }
 
 /* dx may be dy, so what else needs dy comes before. */
-static cudaError_t start_norm_grad_plain(cudaStream_t s, const norm_grad_args &a, int64_t blocks)
+static cudaError_t start_norm_grad_plain(cudaStream_t s, norm_grad_args a, int64_t blocks)
 {
     dim3 grid(static_cast<unsigned>(cu_div_up(a.cols, PLAIN_THREADS)), static_cast<unsigned>(blocks));
     cudaError_t e = cudaSuccess;
 
-    if (a.parts != NULL) e = cu_launch(norm_sums_plain_kernel, grid, dim3(PLAIN_THREADS), 0, s, a);
-    if (e != cudaSuccess || a.dx.at == NULL) return e;
-    return cu_launch(norm_grad_plain_kernel, cu_grid(a.rows), dim3(PLAIN_THREADS), 0, s, a);
+    a.width = 2 * a.cols;
+    if (a.dw != NULL || a.db != NULL) {
+        e = cu_launch(norm_sums_plain_kernel, grid, dim3(PLAIN_THREADS), 0, s, a);
+        if (e == cudaSuccess)
+            e = cu_sum_parts<float>(s, a.parts, blocks, a.width, a.cols, a.dw, a.db, a.add_w, a.add_b);
+    }
+    if (e == cudaSuccess && a.dx.at != NULL)
+        e = cu_launch(norm_grad_plain_kernel, cu_grid(a.rows), dim3(PLAIN_THREADS), 0, s, a);
+    if (e != cudaSuccess || a.sums == NULL) return e;
+    return cu_column_sums(s, a.dx, a.sums, a.rows, a.cols, a.add_sums, a.parts + blocks * a.width);
 }
 
-cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                               const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
-                               int64_t cols, bool add_x, bool add_w, bool add_b, void *scratch)
+cudaError_t cu_layer_norm_grad(cudaStream_t s, const cu_norm_grad *g, void *scratch)
 {
-    bool sums = dw != NULL || db != NULL, warp = cols <= 4 * 32 * N;
-    const norm_grad_args a = {dy,   x,    passed, dx, w, mean, invstd, sums ? static_cast<float *>(scratch) : NULL,
-                              rows, cols, add_x};
-    bool aligned = cols % N == 0 && usable(dy) && usable(x) && usable(passed) && usable(dx) && cu_aligned(w, 16);
+    const bool any = g->dw != NULL || g->db != NULL || g->sums != NULL;
+    const int64_t cols = g->cols, rows = g->rows, width = (g->sums != NULL ? 3 : 2) * cols;
+    const norm_grad_args a = {*g, any ? static_cast<float *>(scratch) : NULL, width};
+    const bool warp = cols <= 4 * 32 * N;
+    const bool aligned = cols % N == 0 && usable(a.dy) && usable(a.x) && usable(a.passed) && usable(a.dx) &&
+                         usable(a.copy) && cu_aligned(a.w, 16);
     int64_t packs = aligned && cols <= 4 * WARPS * 32 * N ? packs_of(cols, warp ? 32 : WARPS * 32) : 0;
     int64_t blocks = warp && aligned ? cu_div_up(rows, WARPS) : rows, most = MULTIPROCESSORS * GRAD_AT_ONCE[packs];
     cudaError_t e;
 
     if (cols <= 0) return cudaSuccess;
-    if (rows <= 0) return cu_sum_parts<float>(s, NULL, 0, 2 * cols, cols, dw, db, add_w, add_b);
+    if (rows <= 0)
+        return cu_sum_parts<float>(s, NULL, 0, width, cols, a.dw, a.db, a.add_w, a.add_b, a.sums, a.add_sums);
     blocks = blocks < most ? blocks : most;
     switch (packs) {
     case 1: e = start_norm_grad<1>(s, a, warp, blocks); break;
     case 2: e = start_norm_grad<2>(s, a, warp, blocks); break;
     case 3: e = start_norm_grad<3>(s, a, warp, blocks); break;
     case 4: e = start_norm_grad<4>(s, a, warp, blocks); break;
-    default: e = start_norm_grad_plain(s, a, blocks); break;
+    default: return start_norm_grad_plain(s, a, blocks);
     }
-    if (e != cudaSuccess || !sums) return e;
-    return cu_sum_parts<float>(s, a.parts, blocks, 2 * cols, cols, dw, db, add_w, add_b);
+    if (e != cudaSuccess || !any) return e;
+    return cu_sum_parts<float>(s, a.parts, blocks, width, cols, a.dw, a.db, a.add_w, a.add_b, a.sums, a.add_sums);
 }

@@ -7,13 +7,23 @@
 #include "libraries.h"
 
 typedef struct cu_dnn cu_dnn;
-ddp_status cu_dnn_open(const cu_libraries *l, bool deterministic, bool tf32, cu_dnn **out, ddp_err *err);
-void cu_dnn_close(cu_dnn *d); /* takes NULL */
+typedef struct cu_dnn_params {
+    const cu_libraries *libraries;
+    const ddp_host *host;        /* log */
+    cudaStream_t stream;         /* on which algorithms are measured */
+    const char *cache_dir, *gpu; /* as of cu_products_params */
+    bool deterministic;          /* the same bits in every run; nothing is measured, nothing kept */
+    bool tf32;                   /* f32 convolutions through tf32 */
+} cu_dnn_params;
+ddp_status cu_dnn_open(const cu_dnn_params *p, cu_dnn **out, ddp_err *err);
+void cu_dnn_close(cu_dnn *d); /* takes NULL; writes the file of algorithms where something is new */
 
 /* ---- convolution, NHWC; weights packed (o, kh, kw, i) in the type of the images ---------------------------------- */
 enum { CU_CONV_FORWARD = 0, CU_CONV_GRAD_INPUT, CU_CONV_GRAD_WEIGHT };
 typedef struct cu_dnn_conv cu_dnn_conv;
-/* type: CU_* of x, y and the packed weight or its gradient; sums in f32 (tf32 as open says). */
+/* type: CU_* of x, y and the packed weight or its gradient; sums in f32 (tf32 as open says). Runs cuDNN's algorithms on
+ * operands of its own and takes the fastest, or without memory for that the first; with `deterministic` the first that
+ * runs, and DDP_ERR_NOMEM without memory to run it in. */
 ddp_status cu_dnn_conv_create(cu_dnn *d, uint32_t what, const cu_conv *c, uint32_t type, cu_dnn_conv **out,
                               ddp_err *err);
 void cu_dnn_conv_free(cu_dnn_conv *c); /* takes NULL */

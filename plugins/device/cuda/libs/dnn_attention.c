@@ -15,11 +15,13 @@
 #define MAX_WORKSPACE ((size_t)2 << 30) /* the gradient keeps the gradients of all scores in bf16 */
 #define BF16          CUDNN_DATA_BFLOAT16
 #define F32           CUDNN_DATA_FLOAT
-enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, DELTA, SCALE, MINUS_INFINITY, ONE, OPERANDS };
+enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, DELTA, DQ_SUM, SCALE, MINUS_INFINITY, ONE, OPERANDS };
 
 struct cu_dnn_attention {
-    cu_attention a;
+    cu_attention a; /* of a part */
+    int64_t parts;  /* of the batch, one after the other: as few as the limit of workspace allows */
     bool training;
+    bool sums;                        /* dq is summed up in memory */
     float scale, minus_infinity, one; /* operands in host memory */
     cu_dnn_graph forward, backward;
 };
@@ -43,6 +45,11 @@ static cu_shape alone(const cu_attention *a) /* y */
     const int64_t e = a->heads * a->size;
 
     return (cu_shape){{a->n, a->heads, a->t, a->size}, {a->t * e, a->size, e, 1}};
+}
+
+static cu_shape by_head(const cu_attention *a)
+{
+    return (cu_shape){{a->n, a->heads, a->t, a->size}, {a->heads * a->t * a->size, a->t * a->size, a->size, 1}};
 }
 
 static cu_shape scores(const cu_attention *a)
@@ -106,7 +113,7 @@ static void build_forward(cu_dnn_graph *g, const cu_attention *a, bool training)
 static cu_dnn_node build_delta(cu_dnn_graph *g, const cu_attention *a, cu_dnn_node dy)
 {
     const cu_shape out = alone(a), row = per_row(a);
-    const cu_shape between = {{a->n, a->heads, a->t, a->size}, {a->heads * a->t * a->size, a->t * a->size, a->size, 1}};
+    const cu_shape between = by_head(a);
     cu_dnn_node sum = cu_dnn_graph_virtual(g, F32, &row), delta = cu_dnn_graph_tensor(g, DELTA, F32, &row);
 
     cu_dnn_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
@@ -139,15 +146,15 @@ static void transposed_product(cu_dnn_graph *g, const cu_shape *s, cu_dnn_node x
     cu_dnn_graph_matmul(g, turned, b, to);
 }
 
-/* dq is written by one product over all keys, not summed up in memory by many blocks at once: the same bits in every
- * run. */
-static void build_backward(cu_dnn_graph *g, const cu_attention *a)
+/* sums: blocks of keys add up dq in memory, in whichever order they end. Else one product over all keys writes it, the
+ * same bits in every run; but that needs the gradients of all scores in the workspace. */
+static void build_backward(cu_dnn_graph *g, const cu_attention *a, bool sums)
 {
-    const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a);
+    const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a), sum_shape = by_head(a);
     cu_dnn_node q = cu_dnn_graph_tensor(g, Q, BF16, &qkv), k_transposed = cu_dnn_graph_tensor(g, K, BF16, &transposed),
                 v_transposed = cu_dnn_graph_tensor(g, V, BF16, &transposed),
                 dy = cu_dnn_graph_tensor(g, DY, BF16, &out), scale = cu_dnn_graph_value(g, SCALE),
-                delta = build_delta(g, a, dy), weight = build_weights(g, a, q, k_transposed, scale), grad, k;
+                delta = build_delta(g, a, dy), weight = build_weights(g, a, q, k_transposed, scale), grad, k, dq, sum;
 
     transposed_product(g, &s, weight, dy, cu_dnn_graph_tensor(g, DV, BF16, &qkv));
     grad = cu_dnn_graph_virtual(g, F32, &s);
@@ -158,7 +165,10 @@ static void build_backward(cu_dnn_graph *g, const cu_attention *a)
     transposed_product(g, &s, grad, q, cu_dnn_graph_tensor(g, DK, BF16, &qkv));
     k = cu_dnn_graph_virtual(g, F32, &qkv);
     cu_dnn_graph_reshape(g, k_transposed, k);
-    cu_dnn_graph_matmul(g, grad, k, cu_dnn_graph_tensor(g, DQ, BF16, &qkv));
+    dq = cu_dnn_graph_tensor(g, DQ, BF16, &qkv);
+    sum = sums ? cu_dnn_graph_tensor(g, DQ_SUM, F32, &sum_shape) : dq;
+    cu_dnn_graph_matmul(g, grad, k, sum);
+    if (sums) cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, sum, NULL, NULL, dq);
 }
 
 /* ---- create ------------------------------------------------------------------------------------------------------ */
@@ -175,6 +185,45 @@ static ddp_status check(const cu_dnn *d, const cu_attention *a, ddp_err *err)
     return DDP_OK;
 }
 
+/* Elements of a part: of y, and of lse. */
+static size_t part_size(const cu_attention *a) { return (size_t)(a->n * a->t * a->heads * a->size); }
+static size_t part_rows(const cu_attention *a) { return (size_t)(a->n * a->heads * a->t); }
+
+/* Of a part of the batch. */
+static ddp_status make_plans(cu_dnn_attention *c, const cu_dnn *d, ddp_err *err)
+{
+    const cu_dnn_search how = {.limit = MAX_WORKSPACE, .refused = d->deterministic ? CU_NOTE(NONDETERMINISTIC) : 0};
+
+    cu_dnn_graph_begin(&c->forward, d);
+    cu_dnn_graph_begin(&c->backward, d);
+    build_forward(&c->forward, &c->a, c->training);
+    DDP_TRY(cu_dnn_graph_plan(&c->forward, &how, "attention", err));
+    if (!c->training) return DDP_OK;
+    c->sums = !d->deterministic;
+    build_backward(&c->backward, &c->a, c->sums);
+    if (c->sums && cu_dnn_graph_plan(&c->backward, &how, "the gradient of attention", err) == DDP_OK) return DDP_OK;
+    if (c->sums) {
+        cu_dnn_graph_end(&c->backward);
+        cu_dnn_graph_begin(&c->backward, d);
+        c->sums = false;
+        build_backward(&c->backward, &c->a, false);
+    }
+    return cu_dnn_graph_plan(&c->backward, &how, "the gradient of attention", err);
+}
+
+static bool needs_less(const cu_dnn_attention *c) { return c->forward.over_limit || c->backward.over_limit; }
+
+/* More parts, of one size, each of which begins where a tensor may; `n`: the whole batch. */
+static bool smaller_parts(cu_dnn_attention *c, int64_t n)
+{
+    while (++c->parts <= n) {
+        if (n % c->parts != 0) continue;
+        c->a.n = n / c->parts;
+        if (part_rows(&c->a) * sizeof(float) % CU_GRAPH_ALIGNMENT == 0) return true;
+    }
+    return false;
+}
+
 ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool training, cu_dnn_attention **out,
                                    ddp_err *err)
 {
@@ -189,13 +238,10 @@ ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool traini
     c->scale = (float)a->scale;
     c->minus_infinity = -INFINITY;
     c->one = 1;
-    cu_dnn_graph_begin(&c->forward, d);
-    cu_dnn_graph_begin(&c->backward, d);
-    build_forward(&c->forward, a, training);
-    status = cu_dnn_graph_plan(&c->forward, MAX_WORKSPACE, "attention", err);
-    if (status == DDP_OK && training) {
-        build_backward(&c->backward, a);
-        status = cu_dnn_graph_plan(&c->backward, MAX_WORKSPACE, "the gradient of attention", err);
+    c->parts = 1;
+    while ((status = make_plans(c, d, err)) == DDP_ERR_UNSUPPORTED && needs_less(c) && smaller_parts(c, a->n)) {
+        cu_dnn_graph_end(&c->forward);
+        cu_dnn_graph_end(&c->backward);
     }
     if (status != DDP_OK) {
         cu_dnn_attention_free(c);
@@ -214,15 +260,14 @@ void cu_dnn_attention_free(cu_dnn_attention *c)
 }
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
-/* Before the plan's workspace, in the gradient: DELTA. */
-static size_t delta_bytes(const cu_attention *a)
-{
-    return ((size_t)(a->n * a->heads * a->t) * sizeof(float) + 255) / 256 * 256;
-}
+/* Before the plan's workspace, in the gradient: DELTA, then DQ_SUM. */
+static size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t delta_bytes(const cu_dnn_attention *c) { return rounded(part_rows(&c->a) * sizeof(float)); }
+static size_t sum_bytes(const cu_dnn_attention *c) { return c->sums ? rounded(part_size(&c->a) * sizeof(float)) : 0; }
 
 size_t cu_dnn_attention_workspace(const cu_dnn_attention *c, bool gradient)
 {
-    return gradient ? delta_bytes(&c->a) + c->backward.workspace : c->forward.workspace;
+    return gradient ? delta_bytes(c) + sum_bytes(c) + c->backward.workspace : c->forward.workspace;
 }
 
 typedef struct operands {
@@ -243,8 +288,8 @@ static void add_qkv(operands *o, const cu_attention *a, int64_t first_uid, const
     for (int64_t i = 0; i < 3; i++) add(o, first_uid + i, (const uint16_t *)qkv + i * a->heads * a->size);
 }
 
-ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const void *qkv, void *y, float *lse,
-                                void *workspace, ddp_err *err)
+static ddp_status run_part(const cu_dnn_attention *c, cudaStream_t s, const void *qkv, void *y, float *lse,
+                           void *workspace, ddp_err *err)
 {
     operands o = {.count = 0};
 
@@ -256,20 +301,54 @@ ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const
     return cu_dnn_graph_run(&c->forward, s, o.uids, o.at, o.count, workspace, "attention", err);
 }
 
-ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, const void *dy, const void *qkv,
-                                     const void *y, const float *lse, void *dqkv, void *workspace, ddp_err *err)
+ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const void *qkv, void *y, float *lse,
+                                void *workspace, ddp_err *err)
+{
+    size_t size = part_size(&c->a), rows = part_rows(&c->a);
+
+    for (size_t p = 0; p < (size_t)c->parts; p++)
+        DDP_TRY(run_part(c, s, (const uint16_t *)qkv + 3 * p * size, (uint16_t *)y + p * size,
+                         lse != NULL ? lse + p * rows : NULL, workspace, err));
+    return DDP_OK;
+}
+
+typedef struct gradient_operands {
+    const uint16_t *dy, *qkv, *y;
+    const float *lse;
+    uint16_t *dqkv;
+} gradient_operands;
+
+static ddp_status run_grad_part(const cu_dnn_attention *c, cudaStream_t s, const gradient_operands *g, void *workspace,
+                                ddp_err *err)
 {
     operands o = {.count = 0};
 
-    add_qkv(&o, &c->a, Q, qkv);
-    add_qkv(&o, &c->a, DQ, dqkv);
-    add(&o, Y, y);
-    add(&o, LSE, lse);
-    add(&o, DY, dy);
+    add_qkv(&o, &c->a, Q, g->qkv);
+    add_qkv(&o, &c->a, DQ, g->dqkv);
+    add(&o, Y, g->y);
+    add(&o, LSE, g->lse);
+    add(&o, DY, g->dy);
     add(&o, DELTA, workspace);
+    if (c->sums) add(&o, DQ_SUM, (unsigned char *)workspace + delta_bytes(c));
     add(&o, SCALE, &c->scale);
     add(&o, ONE, &c->one);
     if (c->a.causal) add(&o, MINUS_INFINITY, &c->minus_infinity);
-    return cu_dnn_graph_run(&c->backward, s, o.uids, o.at, o.count, (unsigned char *)workspace + delta_bytes(&c->a),
-                            "the gradient of attention", err);
+    return cu_dnn_graph_run(&c->backward, s, o.uids, o.at, o.count,
+                            (unsigned char *)workspace + delta_bytes(c) + sum_bytes(c), "the gradient of attention",
+                            err);
+}
+
+ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, const void *dy, const void *qkv,
+                                     const void *y, const float *lse, void *dqkv, void *workspace, ddp_err *err)
+{
+    gradient_operands g = {.dy = dy, .qkv = qkv, .y = y, .lse = lse, .dqkv = dqkv};
+    size_t size = part_size(&c->a), rows = part_rows(&c->a);
+
+    for (int64_t p = 0; p < c->parts; p++) {
+        DDP_TRY(run_grad_part(c, s, &g, workspace, err));
+        g.dy += size, g.y += size;
+        g.qkv += 3 * size, g.dqkv += 3 * size;
+        g.lse += rows;
+    }
+    return DDP_OK;
 }

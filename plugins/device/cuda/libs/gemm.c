@@ -1,23 +1,17 @@
-/* plugins/device/cuda/libs/gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept in
- * gemm_cache.c.
+/* plugins/device/cuda/libs/gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept by
+ * algorithms.c.
  *
  * cuBLASLt's matrices lie column by column, ours row by row: the row-major c = a b is the column-major c' = b' a',
  * so that its A is our b, its B our a, its m our n, and its rows are our columns. A bias that runs along its rows
  * runs along our columns, as it should; the sums over k of its B, BGRADB, are those of our a. */
 #include "gemm_parts.h"
 #include <stdlib.h>
+#include <string.h>
 
-enum { ALIGN_F32 = 64, ALIGN_BF16 = 32, MAX_CANDIDATES = 16 };
+enum { ALIGN_F32 = 64, ALIGN_BF16 = 32, HEX = 2 * sizeof(cublasLtMatmulAlgo_t) };
+_Static_assert((int)HEX < (int)CU_ALGORITHM_NAME, "an algorithm in hex");
 
 /* ---- all of a device --------------------------------------------------------------------------------------------- */
-static ddp_status make_events(cu_products *all, ddp_err *err)
-{
-    cudaError_t result = cudaEventCreate(&all->begin);
-
-    if (result == cudaSuccess) result = cudaEventCreate(&all->end);
-    return result == cudaSuccess ? DDP_OK : cu_fail(result, err, "events that time matrix products");
-}
-
 ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_err *err)
 {
     cu_products *all = calloc(1, sizeof(*all));
@@ -27,16 +21,23 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
 
     if (all == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for the matrix products of a CUDA device");
     all->l = p->libraries;
-    all->host = p->host;
-    all->stream = p->stream;
     all->workspace_bytes = p->workspace_bytes;
     all->first_heuristic = p->first_heuristic;
     all->tf32 = p->tf32;
-    all->candidates = p->candidates < 1 ? 1 : p->candidates > MAX_CANDIDATES ? MAX_CANDIDATES : p->candidates;
-    all->known =
-        cu_algorithms_open(p->host, p->first_heuristic ? "" : p->cache_dir, p->gpu, all->l->cublasLtGetVersion());
-    status = all->known != NULL ? make_events(all, err) : ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
-    if (status != DDP_OK) goto failed;
+    all->candidates = p->candidates < 1                       ? 1
+                      : p->candidates > CU_PRODUCT_CANDIDATES ? CU_PRODUCT_CANDIDATES
+                                                              : p->candidates;
+    all->known = cu_algorithms_open(p->host, p->first_heuristic ? "" : p->cache_dir, p->gpu, "cublaslt",
+                                    all->l->cublasLtGetVersion());
+    if (all->known == NULL) {
+        status = ddp_fail(err, DDP_ERR_NOMEM, "out of memory for the matrix products of a CUDA device");
+        goto failed;
+    }
+    result = cu_timer_open(&all->timer, p->stream);
+    if (result != cudaSuccess) {
+        status = cu_fail(result, err, "events that time matrix products");
+        goto failed;
+    }
     result = all->workspace_bytes > 0 ? cudaMalloc(&all->workspace, all->workspace_bytes) : cudaSuccess;
     if (result != cudaSuccess) {
         status = cu_fail(result, err, "%zu bytes of device memory for cuBLASLt's workspace", all->workspace_bytes);
@@ -61,8 +62,7 @@ void cu_products_close(cu_products *all)
     if (all == NULL) return;
     if (all->handle != NULL) (void)all->l->cublasLtDestroy(all->handle);
     if (all->workspace != NULL) (void)cudaFree(all->workspace);
-    if (all->begin != NULL) (void)cudaEventDestroy(all->begin);
-    if (all->end != NULL) (void)cudaEventDestroy(all->end);
+    cu_timer_close(&all->timer);
     cu_algorithms_close(all->known);
     free(all);
 }
@@ -87,6 +87,8 @@ bool cu_product_uses_aux(uint32_t epilogue)
     return epilogue == CU_EPILOGUE_GELU_AUX_BIAS || epilogue == CU_EPILOGUE_DGELU ||
            epilogue == CU_EPILOGUE_DGELU_BGRAD;
 }
+
+static bool has_gelu(uint32_t epilogue) { return cu_product_uses_aux(epilogue) || epilogue == CU_EPILOGUE_GELU_BIAS; }
 
 static uint32_t epilogue_of(const cu_product_params *p)
 {
@@ -199,18 +201,42 @@ static void key_of(const cu_product *t, char key[CU_ALGORITHM_KEY])
                    uses_bias(p), t->all->tf32, t->all->workspace_bytes);
 }
 
+void cu_product_keep(const cu_product *t, const char *key)
+{
+    unsigned char bytes[sizeof(t->algo)];
+    char name[HEX + 1];
+
+    memcpy(bytes, &t->algo, sizeof(bytes));
+    for (size_t i = 0; i < sizeof(bytes); i++) (void)snprintf(name + 2 * i, 3, "%02x", bytes[i]);
+    cu_algorithms_put(t->all->known, key, name, t->nanoseconds);
+}
+
+static bool parse(const char *name, cublasLtMatmulAlgo_t *out)
+{
+    unsigned char bytes[sizeof(*out)];
+
+    if (strlen(name) != HEX || strspn(name, "0123456789abcdef") != HEX) return false;
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        const char digits[] = {name[2 * i], name[2 * i + 1], '\0'};
+        bytes[i] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+    memcpy(out, bytes, sizeof(bytes));
+    return true;
+}
+
 static bool use_known(cu_product *t, const char *key)
 {
     uint64_t nanoseconds;
-    const cublasLtMatmulAlgo_t *algo = cu_algorithms_find(t->all->known, key, &nanoseconds);
+    const char *name = cu_algorithms_find(t->all->known, key, &nanoseconds);
+    cublasLtMatmulAlgo_t algo;
     cublasLtMatmulHeuristicResult_t said;
 
-    if (algo == NULL) return false;
-    if (t->all->l->cublasLtMatmulAlgoCheck(t->all->handle, t->desc, t->b, t->a, t->c, t->c, algo, &said) !=
+    if (name == NULL || !parse(name, &algo)) return false;
+    if (t->all->l->cublasLtMatmulAlgoCheck(t->all->handle, t->desc, t->b, t->a, t->c, t->c, &algo, &said) !=
             CUBLAS_STATUS_SUCCESS ||
         said.workspaceSize > t->all->workspace_bytes)
         return false;
-    t->algo = *algo;
+    t->algo = algo;
     t->nanoseconds = nanoseconds;
     return true;
 }
@@ -242,7 +268,8 @@ static cublasStatus_t prefer(const cu_product *t, cublasLtMatmulPreference_t pre
 }
 
 /* What the library proposes, best first; those it cannot do are left out. */
-static cublasStatus_t propose(const cu_product *t, cublasLtMatmulHeuristicResult_t found[MAX_CANDIDATES], int *count)
+static cublasStatus_t propose(const cu_product *t, cublasLtMatmulHeuristicResult_t found[CU_PRODUCT_CANDIDATES],
+                              int *count)
 {
     const cu_libraries *l = t->all->l;
     const int wanted = t->all->first_heuristic ? 1 : (int)t->all->candidates;
@@ -265,7 +292,7 @@ static cublasStatus_t propose(const cu_product *t, cublasLtMatmulHeuristicResult
 
 static ddp_status choose(cu_product *t, ddp_err *err)
 {
-    cublasLtMatmulHeuristicResult_t found[MAX_CANDIDATES];
+    cublasLtMatmulHeuristicResult_t found[CU_PRODUCT_CANDIDATES];
     char key[CU_ALGORITHM_KEY];
     int count;
     cublasStatus_t said;
@@ -290,6 +317,8 @@ static ddp_status check(const cu_product_params *p, ddp_err *err)
                         p->epilogue);
     if (p->add && p->epilogue != CU_EPILOGUE_NONE)
         return ddp_fail(err, DDP_ERR_INVALID, "a product with epilogue %u that is added to what is there", p->epilogue);
+    if (has_gelu(p->epilogue) && p->c_type != CU_BF16)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "how exact cuBLASLt's gelu is in f32 is not known");
     if (cu_product_uses_aux(p->epilogue) && p->n % 8 != 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "cuBLASLt keeps what goes into gelu in rows of a multiple of 8, not %lld", (long long)p->n);

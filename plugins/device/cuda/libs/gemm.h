@@ -21,7 +21,7 @@ typedef struct cu_products_params {
     const char *cache_dir;
     const char *gpu;        /* part of the cache's key, with the library's version */
     bool first_heuristic;   /* deterministic: nothing is measured, nothing kept */
-    uint32_t candidates;    /* algorithms measured for a shape, 8 to 16 */
+    uint32_t candidates;    /* algorithms measured for a shape, 8 to 32 */
     bool tf32;              /* f32 products through tf32 */
     size_t workspace_bytes; /* 32 MiB on Hopper */
 } cu_products_params;
@@ -51,8 +51,8 @@ typedef struct cu_product_params {
     uint32_t bias_type; /* wanted; cu_product_bias_type says what it is to be */
     bool add; /* may be asked for at run: c is added to what is there. With an epilogue that is not NONE: never */
 } cu_product_params;
-/* DDP_ERR_UNSUPPORTED where the library has no algorithm for it (an alignment, an epilogue): the caller does without
- * the epilogue. */
+/* DDP_ERR_UNSUPPORTED where the library has no algorithm for it (an alignment, an epilogue), or gelu's result is f32,
+ * for which the library's tanh is too coarse: the caller does without the epilogue. */
 ddp_status cu_product_create(cu_products *all, const cu_product_params *p, cu_product **out, ddp_err *err);
 uint32_t cu_product_bias_type(const cu_product *p);
 /* What its algorithm took when it was measured; 0: it was not. */
@@ -61,7 +61,3 @@ void cu_product_free(cu_product *p); /* takes NULL */
 /* Starts it; may be captured. bias and aux as the epilogue says. */
 ddp_status cu_product_run(const cu_product *p, cudaStream_t s, const void *a, const void *b, void *c, void *bias,
                           void *aux, bool add, ddp_err *err);
-
-/* Numbers of either sign from 1/4 to 1/2, as bf16 and, two at a time, as f32: how much power a product takes, and so
- * how fast it is, depends on its data. Waits until they are there. */
-cudaError_t cu_fill_numbers(void *memory, uint64_t bytes, cudaStream_t s);

@@ -1,20 +1,21 @@
 /* plugins/device/cuda/libs/gemm_parts.h -- what gemm.c and gemm_measure.c share. */
 #pragma once
 
+#include "algorithms.h"
 #include "gemm.h"
-#include "gemm_cache.h"
+#include "timer.h"
+
+enum { CU_PRODUCT_CANDIDATES = 32 };
 
 struct cu_products {
     const cu_libraries *l;
-    const ddp_host *host;
-    cudaStream_t stream;
     cublasLtHandle_t handle;
     void *workspace;
     size_t workspace_bytes;
     bool first_heuristic, tf32;
     uint32_t candidates;
     cu_algorithms *known;
-    cudaEvent_t begin, end;
+    cu_timer timer;
 };
 
 struct cu_product {
@@ -31,7 +32,9 @@ bool cu_product_uses_aux(uint32_t epilogue);
 cublasStatus_t cu_product_point(const cu_product *t, const void *bias, const void *aux);
 cublasStatus_t cu_product_start(const cu_product *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t s, const void *a,
                                 const void *b, void *c, bool add);
-/* t->algo and t->nanoseconds: the fastest of `found`, put into the cache. Without memory to measure in, it stays as
+/* Puts t->algo and t->nanoseconds into the table. */
+void cu_product_keep(const cu_product *t, const char *key);
+/* t->algo and t->nanoseconds: the fastest of `found`, kept. Without memory to measure in, it stays as
  * it is. */
 ddp_status cu_product_measure(cu_product *t, const cublasLtMatmulHeuristicResult_t *found, int count, const char *key,
                               ddp_err *err);

@@ -30,23 +30,6 @@
     X(cudnnGetErrorString)                                                                                             \
     X(cudnnGetLastErrorString)                                                                                         \
     X(cudnnSetStream)                                                                                                  \
-    X(cudnnCreateTensorDescriptor)                                                                                     \
-    X(cudnnSetTensor4dDescriptor)                                                                                      \
-    X(cudnnDestroyTensorDescriptor)                                                                                    \
-    X(cudnnCreateFilterDescriptor)                                                                                     \
-    X(cudnnSetFilter4dDescriptor)                                                                                      \
-    X(cudnnDestroyFilterDescriptor)                                                                                    \
-    X(cudnnCreateConvolutionDescriptor)                                                                                \
-    X(cudnnSetConvolution2dDescriptor)                                                                                 \
-    X(cudnnSetConvolutionGroupCount)                                                                                   \
-    X(cudnnSetConvolutionMathType)                                                                                     \
-    X(cudnnDestroyConvolutionDescriptor)                                                                               \
-    X(cudnnGetConvolutionForwardAlgorithm_v7)                                                                          \
-    X(cudnnGetConvolutionBackwardDataAlgorithm_v7)                                                                     \
-    X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                                                                   \
-    X(cudnnConvolutionForward)                                                                                         \
-    X(cudnnConvolutionBackwardData)                                                                                    \
-    X(cudnnConvolutionBackwardFilter)                                                                                  \
     X(cudnnBackendCreateDescriptor)                                                                                    \
     X(cudnnBackendDestroyDescriptor)                                                                                   \
     X(cudnnBackendSetAttribute)                                                                                        \

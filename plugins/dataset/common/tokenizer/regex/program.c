@@ -261,6 +261,14 @@ static bool read_tails(reader *r, uint32_t first)
     return true;
 }
 
+/* Whether what stands in front of (?i:A|B) may match several lengths: each would have to be tried with A and B. */
+static bool has_lengths(const program *p, uint32_t first)
+{
+    for (uint32_t i = first; i < p->item_count; i++)
+        if (p->items[i].min != p->items[i].max) return true;
+    return false;
+}
+
 /* (?i:A|B) as the end of an alternative whose items so far begin at `first`: one alternative each. */
 static bool read_folded(reader *r, uint32_t first)
 {
@@ -270,6 +278,7 @@ static bool read_folded(reader *r, uint32_t first)
     if (close == NULL || has_ligature(r->at, close)) return false;
     r->fold = true;
     if (close + 1 < r->end && close[1] == '?') return read_tails(r, first);
+    if (has_lengths(r->p, first) && memchr(r->at, '|', (size_t)(close - r->at)) != NULL) return false;
     for (;;) {
         while (!peek(r, "|") && !peek(r, ")"))
             if (peek(r, "(") || !read_item(r)) return false;

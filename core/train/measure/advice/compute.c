@@ -1,0 +1,189 @@
+/* train/measure/advice/compute.c -- what a micro-batch takes without any communication: on rank 0 while the others
+ * sleep, then on all ranks at once, which share processors and memory where they are of one host. */
+#include "session/variants.h"
+#include "train/local/batch.h"
+#include "train/measure/advice/measured.h"
+#include "train/state/buffer_sync.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* To warm up: caches, and the loader, which fills its slots. Then as many as are good for a median. */
+enum { WARM_MS = 150, RUNS_MIN = 3, RUNS_MAX = ADVICE_STEPS, RUNS_MS = 1000 };
+/* Computing and sending at once; not where a message takes so many times as long as a pass that both are hardly ever at
+ * work at once. */
+enum { BOTH_RUNS = 9, SLOW = 20 };
+
+typedef struct runs {
+    ddp_trainer *t;
+    ddp_variant *v;
+    ddp_run run;
+    double *ready, *sums; /* by bucket: part of a run; seconds over the runs */
+    double times[RUNS_MAX];
+    uint32_t count;
+} runs;
+
+/* One forward and backward pass, as train/local/batch.c runs it, with a clock where buckets become final. */
+static ddp_status pass(runs *r, bool counts, ddp_err *err)
+{
+    const ddp_device_handle *d = &r->t->s->device;
+    uint32_t at = 0, buckets = r->t->s->model.layout->bucket_count;
+    int64_t from = ddp_now_ns();
+
+    for (uint32_t b = 0; b < buckets; b++) {
+        uint32_t ready = r->v->planned->bucket_ready[b];
+
+        DDP_TRY(ddp_device_run(d, r->v->instance, &r->run, at, ready, err));
+        at = ready;
+        DDP_TRY(ddp_device_sync(d, err));
+        if (counts) r->sums[b] += (double)(ddp_now_ns() - from) * 1e-9;
+    }
+    DDP_TRY(ddp_device_run(d, r->v->instance, &r->run, at, r->v->lowered->kernel_count, err));
+    DDP_TRY(ddp_device_sync(d, err));
+    if (counts) r->times[r->count++] = (double)(ddp_now_ns() - from) * 1e-9;
+    return DDP_OK;
+}
+
+/* The median. */
+static ddp_status measure(runs *r, double *out, ddp_err *err)
+{
+    uint32_t buckets = r->t->s->model.layout->bucket_count;
+    int64_t warm = ddp_now_ns() + (int64_t)WARM_MS * 1000000, until;
+    double all = 0.0;
+
+    r->count = 0;
+    memset(r->sums, 0, buckets * sizeof(*r->sums));
+    do {
+        if (pass(r, false, err) != DDP_OK) return ddp_run_failed(err);
+    } while (ddp_now_ns() < warm);
+    until = ddp_now_ns() + (int64_t)RUNS_MS * 1000000;
+    while (r->count < RUNS_MIN || (r->count < RUNS_MAX && ddp_now_ns() < until))
+        if (pass(r, true, err) != DDP_OK) return ddp_run_failed(err);
+    for (uint32_t i = 0; i < r->count; i++) all += r->times[i];
+    *out = advice_median(r->times, r->count);
+    for (uint32_t b = 0; b < buckets; b++) r->ready[b] = r->sums[b] / all;
+    return DDP_OK;
+}
+
+/* What the reducer looks for before it sends, where the trainer's thread does. */
+static ddp_status scan(ddp_trainer *t, double *out, ddp_err *err)
+{
+    const ddp_layout *l = t->s->model.layout;
+    ddp_flat_result result;
+    int64_t from = ddp_now_ns();
+
+    if (t->reduce.stream != NULL || ddp_group_local_size(t->group) == ddp_group_world(t->group)) return DDP_OK;
+    for (uint32_t b = 0; b < l->bucket_count; b++)
+        DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_FINITE, t->mem.grads + l->buckets[b].first,
+                                ddp_bucket_elements(l, b), &result, err));
+    *out = (double)(ddp_now_ns() - from) * 1e-9;
+    return DDP_OK;
+}
+
+/* For ranks that measure(): a pass takes no longer than a step, which may take step_timeout. */
+static ddp_status wait_for_all(ddp_trainer *t, const char *name, ddp_err *err)
+{
+    int64_t most_ms = WARM_MS + RUNS_MS + (RUNS_MIN + 2) * t->s->config->group->step_timeout_ms;
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, most_ms, err));
+    return DDP_OK;
+}
+
+/* Whether any rank says so; the ranks go the same way by it. */
+static ddp_status any_rank(ddp_trainer *t, const char *name, bool own, bool *any, ddp_err *err)
+{
+    uint64_t value = own;
+
+    DDP_TRY(ddp_trainer_largest(t, name, &value, err));
+    *any = value != 0;
+    return DDP_OK;
+}
+
+static ddp_status all_ranks(ddp_trainer *t, double *slowest_s, ddp_err *err)
+{
+    uint64_t ns = (uint64_t)(*slowest_s * 1e9);
+
+    DDP_TRY(ddp_trainer_largest(t, "advice", &ns, err));
+    *slowest_s = (double)ns * 1e-9;
+    return DDP_OK;
+}
+
+/* The same number of rounds on all ranks: what it depends on they have in common. */
+static ddp_status both(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
+{
+    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, times[BOTH_RUNS], took;
+    double most = DDP_MIN_OF((double)t->s->model.layout->bucket_count, DDP_MAX_OF(a->together_s / piece_s, 1.0));
+    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_SUM,
+                              .send = a->memory,
+                              .recv = a->memory,
+                              .count = (uint64_t)a->link.bytes / sizeof(float)}};
+    uint32_t pieces = (uint32_t)DDP_MIN_OF(most, DDP_MAX_PENDING / 2.0);
+    uint64_t ticket = 0;
+
+    if (a->link.all_reduce_bytes_per_s <= 0.0 || piece_s > SLOW * a->together_s) return DDP_OK;
+    for (int i = -1; i < BOTH_RUNS; i++) {
+        int64_t from = ddp_now_ns();
+
+        for (uint32_t k = 0; k < pieces; k++) DDP_TRY(ddp_communicator_submit(t->comm, &task, &ticket, err));
+        if (pass(r, false, err) != DDP_OK) return ddp_run_failed(err);
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, ticket, err));
+        times[DDP_MAX_OF(i, 0)] = (double)(ddp_now_ns() - from) * 1e-9;
+    }
+    took = advice_median(times, BOTH_RUNS);
+    DDP_TRY(all_ranks(t, &took, err));
+    a->crowding = DDP_MAX_OF(took / DDP_MAX_OF(a->together_s, pieces * piece_s), 1.0);
+    return DDP_OK;
+}
+
+static ddp_status alone_and_together(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
+{
+    bool device;
+
+    if (t->s->launch.rank == 0) DDP_TRY(measure(r, &a->alone_s, err));
+    DDP_TRY(wait_for_all(t, "advice of rank 0", err));
+    DDP_TRY(measure(r, &a->together_s, err));
+    DDP_TRY(wait_for_all(t, "advice of all ranks", err));
+    DDP_TRY(scan(t, &a->scan_s, err));
+    DDP_TRY(all_ranks(t, &a->together_s, err));
+    DDP_TRY(any_rank(t, "advice on a device", ddp_device_has_memory(&t->s->device), &device, err));
+    return device ? DDP_OK : both(t, a, r, err);
+}
+
+/* Each pass moves running statistics on, which are the run's: they are put back. */
+static ddp_status on_kept_buffers(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
+{
+    const ddp_device_handle *d = &t->s->device;
+    size_t bytes = t->s->model.buffer_elements * sizeof(float);
+    float *kept = NULL;
+    ddp_status st;
+
+    if (bytes == 0) return alone_and_together(t, a, r, err);
+    DDP_TRY(ddp_device_alloc(d, bytes, &kept, err));
+    st = ddp_device_copy(d, kept, t->mem.buffers, bytes, DDP_COPY_ON_DEVICE, err);
+    if (st == DDP_OK) st = alone_and_together(t, a, r, err);
+    if (st == DDP_OK) st = ddp_device_copy(d, t->mem.buffers, kept, bytes, DDP_COPY_ON_DEVICE, err);
+    if (st == DDP_OK) st = ddp_device_sync(d, err);
+    ddp_device_free(d, kept);
+    return st;
+}
+
+ddp_status advice_compute(ddp_trainer *t, ddp_advice *a, ddp_err *err)
+{
+    runs r = {.t = t, .ready = a->ready, .run = {.struct_size = sizeof(r.run), .random = ddp_trainer_random(t, 0)}};
+    ddp_batch batch;
+    ddp_status st;
+    bool empty;
+
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loaders[0], t->progress.epoch, t->progress.cursor, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loaders[0], &batch, err));
+    DDP_TRY(any_rank(t, "advice without samples", batch.count == 0, &empty, err));
+    if (empty) return DDP_OK; /* of uneven batches: the steps tell */
+    r.run.inputs = batch.buffers;
+    DDP_TRY(local_batch_program(t, batch.count, true, &r.v, err));
+    r.sums = ddp_alloc(t->s->model.layout->bucket_count * sizeof(*r.sums), err);
+    st = r.sums == NULL ? err->status : on_kept_buffers(t, a, &r, err);
+    free(r.sums);
+    return st;
+}
