@@ -303,11 +303,20 @@ def read_terminal(fd, on_text=lambda text: None):
     return seen.decode(errors="replace")
 
 
+def started(pid):
+    """When a process was started, in ticks; one that has gone comes last."""
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return sys.maxsize
+
+
 def children_of(pid):
+    """In the order in which they were started, which the kernel's lists have; pids begin again at some number."""
     kids = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         kids += [int(k) for k in (task / "children").read_text().split()]
-    return sorted(kids)
+    return sorted(kids, key=started)
 
 
 def processor_seconds():
