@@ -137,7 +137,7 @@ class Manifests(Case):
         self.ini("train.ini", {"group": {"backend": "mpi"}, "output": {"dir": self.dir / "out"}})
         words[words.index("ddpengine")] = str(harness.ENGINE)
         r = self.finish(self.spawn([words[0], "--oversubscribe", *words[1:], "--set", "init.file.listen=127.0.0.1"],
-                                   {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}))
+                                   {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **harness.MPI_LEAKS}))
         self.equal(r.code, 0, r)
         self.check("with 4 ranks" in r.err and "over mpi" in r.err, r)
 
