@@ -22,6 +22,9 @@ class Ssh:
         lines = [*(f"ListenAddress {a}" for a in addresses), f"Port {self.port}", f"HostKey {d}/host", "PidFile none",
                  f"AuthorizedKeysFile {d}/key.pub", "StrictModes no", "UsePAM no", "PasswordAuthentication no",
                  "KbdInteractiveAuthentication no", "PermitRootLogin prohibit-password"]
+        sanitizers = [f'"{n}={os.environ[n]}"' for n in ("ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS") if n in os.environ]
+        if sanitizers:
+            lines.append("SetEnv " + " ".join(sanitizers))
         (d / f"{name}.conf").write_text("\n".join(lines) + "\n")
         log = d / f"{name}.log"
         command = [self.program, "-D", "-f", d / f"{name}.conf", "-E", log]
