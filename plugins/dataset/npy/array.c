@@ -99,7 +99,7 @@ static inline uint64_t word_of(const npy_header *h, const uint8_t *at)
 static inline int64_t integer_of(const npy_header *h, const uint8_t *at)
 {
     uint64_t word = word_of(h, at);
-    uint32_t unused = 64 - 8 * h->width;
+    uint32_t unused = (64 - 8 * h->width) & 63; /* width: 1, 2, 4 or 8 */
 
     if (h->kind == 'i') return (int64_t)(word << unused) >> unused;
     return h->kind == 'b' ? word != 0 : (int64_t)word;
@@ -129,26 +129,29 @@ static ddp_status get(const array *a, void *out, size_t bytes, uint64_t at, ddp_
     return DDP_OK;
 }
 
-static ddp_status check_piece(const array *a, const uint8_t *piece, size_t bytes, uint64_t from, int64_t *least,
-                              int64_t *most, ddp_err *err)
+static ddp_status check_floats(const array *a, const uint8_t *piece, size_t bytes, uint64_t from, ddp_err *err)
 {
     const npy_header *h = &a->header;
 
     for (size_t i = 0; i < bytes; i += h->width) {
-        int64_t value;
+        if (isfinite(float_of(h, piece + i))) continue;
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset npy: %s: sample %" PRIu64
+                        " has a value that is infinite, not a number, or beyond f32; "
+                        "replace it (numpy.nan_to_num), or leave the sample out",
+                        a->name, (from + i) / h->width / a->per);
+    }
+    return DDP_OK;
+}
 
-        if (h->kind == 'f' && isfinite(float_of(h, piece + i))) continue;
-        if (h->kind == 'f')
-            return ddp_fail(err, DDP_ERR_DATA,
-                            "dataset npy: %s: sample %" PRIu64
-                            " has a value that is infinite, not a number, or beyond f32; "
-                            "replace it (numpy.nan_to_num), or leave the sample out",
-                            a->name, (from + i) / h->width / a->per);
-        value = integer_of(h, piece + i);
+static void widen_range(const npy_header *h, const uint8_t *piece, size_t bytes, int64_t *least, int64_t *most)
+{
+    for (size_t i = 0; i < bytes; i += h->width) {
+        int64_t value = integer_of(h, piece + i);
+
         if (value < *least) *least = value;
         if (value > *most) *most = value;
     }
-    return DDP_OK;
 }
 
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
@@ -181,13 +184,13 @@ ddp_status array_read(const array *a, uint64_t index, const array_form *form, vo
 
     if (is_as_wanted(a, form)) {
         DDP_TRY(get(a, out, (size_t)bytes, index * bytes, err));
-        return unseen ? check_piece(a, out, (size_t)bytes, index * bytes, NULL, NULL, err) : DDP_OK;
+        return unseen ? check_floats(a, out, (size_t)bytes, index * bytes, err) : DDP_OK;
     }
     while (done < bytes) {
         size_t here = bytes - done < PIECE ? (size_t)(bytes - done) : PIECE;
 
         DDP_TRY(get(a, piece, here, index * bytes + done, err));
-        if (unseen) DDP_TRY(check_piece(a, piece, here, index * bytes + done, NULL, NULL, err));
+        if (unseen) DDP_TRY(check_floats(a, piece, here, index * bytes + done, err));
         for (size_t i = 0; i < here; i += h->width) {
             store(h, form->dtype, piece + i, out, channel * plane + at);
             if (++channel >= form->channels) {
@@ -221,7 +224,10 @@ ddp_status array_scan(array *a, uint64_t first, uint64_t last, XXH3_state_t *has
         status = get(a, piece, here, at, err);
         if (status != DDP_OK) break;
         (void)XXH3_64bits_update(hash, piece, here);
-        if (a->header.kind == 'f' || least != NULL) status = check_piece(a, piece, here, at, least, most, err);
+        if (a->header.kind == 'f')
+            status = check_floats(a, piece, here, at, err);
+        else if (least != NULL)
+            widen_range(&a->header, piece, here, least, most);
     }
     free(piece);
     return status;
