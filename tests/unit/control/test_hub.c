@@ -419,15 +419,18 @@ static bool is_turned_away(in_port_t port)
 
 static void run_out_of_descriptors(member *m)
 {
+    in_port_t port = 0;
     ddp_err err;
 
     wait_for_tree(m, "tree");
     if (m->rank == 2) {
         char endpoint[DDP_ENDPOINT_MAX];
-        in_port_t port;
 
         ddp_address_own(m->group->hub.listen_fd, true, endpoint, sizeof(endpoint));
         port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10));
+    }
+    gather(m, "port", 5); /* the control thread writes the descriptor only after what this one has read */
+    if (m->rank == 2) {
         UNTIL(is_turned_away(port));
         CHECK(control_hub_leaves(m->group) == 1);
     }
