@@ -13,6 +13,7 @@ said, after --patience seconds, and not tried again. Needs root and iproute2; wi
 decides a test."""
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -66,7 +67,7 @@ def together(args, hosts, commands, trains=lambda: True):
         log = (hosts.dir / f"rank{i}.log").open("w+")
         # one thread a rank: a processor each, where there are enough
         p = subprocess.Popen(["ip", "netns", "exec", where, *map(str, command)], stdout=log, stderr=subprocess.STDOUT,
-                             stdin=subprocess.DEVNULL, cwd=hosts.dir, env={**hosts.environ, **args.env})
+                             stdin=subprocess.DEVNULL, cwd=hosts.dir, env={**os.environ, **args.env})
         p.log = log
         ranks.append(p)
         hosts.started.append(p)
