@@ -82,7 +82,8 @@ def paths(c):
 
 # ---- the first steps of what is raced ------------------------------------------------------------------------------------------------
 WAYS = {"bf16": {}, "bf16, own attention": {"device.cuda": {"cudnn_library": ""}}, "bf16, without graphs": {"device.cuda": {"graphs": "no"}},
-        "bf16, recomputing": {"train": {"recompute": "yes"}}, "f32": {"train": {"precision": "f32"}}}
+        "bf16, recomputing": {"train": {"recompute": "yes"}}, "bf16, residual too": {"device.cuda": {"residual": "bf16"}},
+        "f32": {"train": {"precision": "f32"}}}
 NEAR = 0.3        # of the first loss to ln(vocabulary): logits of new weights are small, not 0
 TOGETHER = 0.01   # relative, of a loss from that of another way
 
@@ -104,7 +105,8 @@ def planned(c):
 
 
 def gpt2_steps(c):
-    """All ways start near ln(vocabulary), and stay near each other: cuDNN's attention, the device's own, kernels started one by one, f32."""
+    """All ways start near ln(vocabulary), and stay near each other: cuDNN's attention, the device's own, kernels started one by one, the residual
+    stream in bf16, f32."""
     race, losses = gpu_races.gpt2(c), {}
     vocabulary = race["config"]["data.synthetic"]["vocabulary"]
     for way, keys in WAYS.items():

@@ -84,7 +84,15 @@ class Cuda(Case):
     def test_bf16_trains_nearly_that(self):
         for name, extra in (("mlp", {}), ("gpt", GPT)):
             half = self.cuda(extra, {"train": {"precision": "bf16"}}, nproc=1, name=f"{name}-half")
-            self.alike(half, self.train(SHORT, extra, nproc=1, name=f"{name}-cpu"), within=0.02)
+            cpu = self.train(SHORT, extra, nproc=1, name=f"{name}-cpu")
+            self.alike(half, cpu, within=0.02)
+        stream = {"train": {"precision": "bf16"}, "device.cuda": {"residual": "bf16"}}
+        all_half = self.cuda(GPT, stream, nproc=1, name="stream")
+        self.alike(all_half, cpu, within=0.02)
+        self.check(self.losses(all_half) != self.losses(half), "the residual stream was not rounded")
+        live = [float(re.search(r"peak of live values ([0-9.]+) KiB", self.cuda(GPT, way, nproc=1, args=["--check"], name=f"plan-{i}").out).group(1))
+                for i, way in enumerate(({"train": {"precision": "bf16"}}, stream))]
+        self.check(live[1] < 0.9 * live[0], live)
 
     def test_the_same_bits_however_it_is_run(self):
         """Ahead of the host or not, by graphs or not, with streams that are late."""
@@ -200,6 +208,7 @@ class Cuda(Case):
         self.fails(3, "no CUDA device on this machine", "device = cpu", env={"CUDA_DOUBLE_DEVICES": "0"})
         self.fails(3, "no NVIDIA driver", env={"CUDA_DOUBLE_DEVICES": "-1"})
         self.fails(2, "cuda:7", "numbered from 0", layers=({"train": {"device": "cuda:7"}},))
+        self.fails(2, "residual = bf16 goes with [train] precision = bf16", layers=({"device.cuda": {"residual": "bf16"}},))
         self.fails(3, "cuBLASLt", "none.so", layers=({"device.cuda": {"cublas_library": "none.so"}},))
         self.fails(2, "parallel = model", "memory is the host's", layers=(
             {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu", "place": "net1:0, net2:1"},

@@ -12,7 +12,7 @@
 
 /* cu_config of plugins/device/cuda/host/cu.h, which no test sees. */
 typedef struct cuda_config {
-    int32_t tf32, rounding, graphs;
+    int32_t tf32, rounding, residual, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
     uint64_t workspace, logits;
 } cuda_config;
@@ -117,6 +117,13 @@ static inline int cuda_setup(void **state, bool dnn, uint32_t precision, bool de
 
 static inline int open_f32(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32, true); }
 static inline int open_half(void **state) { return cuda_setup(state, true, DDP_PRECISION_BF16, true); }
+static inline int open_stream(void **state) /* bf16, the residual stream too */
+{
+    cuda_config config = cuda_defaults(true);
+
+    config.residual = 1;
+    return cuda_setup_with(state, &config, DDP_PRECISION_BF16, true);
+}
 static inline int open_own(void **state) { return cuda_setup(state, false, DDP_PRECISION_F32, true); }
 static inline int open_own_half(void **state) { return cuda_setup(state, false, DDP_PRECISION_BF16, true); }
 static inline int open_timed(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32, false); }
@@ -152,6 +159,10 @@ static inline int cuda_teardown(void **state)
 #define BF16(test)                                                                                                     \
     {                                                                                                                  \
 #test ", bf16", test, open_half, cuda_teardown, NULL                                                           \
+    }
+#define BF16_STREAM(test)                                                                                              \
+    {                                                                                                                  \
+#test ", bf16 stream", test, open_stream, cuda_teardown, NULL                                                  \
     }
 #define OWN(test)                                                                                                      \
     {#test ", without cuDNN", test, open_own, cuda_teardown, NULL},                                                    \

@@ -93,16 +93,18 @@ static int sums_teardown(void **state)
 #endif
 
 /* The last layer and its loss in pieces of rows: even ones, and a shorter last one. */
-static int setup_pieces(void **state, uint32_t precision)
+static int setup_pieces(void **state, uint32_t precision, bool stream)
 {
     cuda_config config = cuda_defaults(true);
 
     config.logits = 1024;
+    config.residual = stream;
     return cuda_setup_with(state, &config, precision, true);
 }
 
-static int open_pieces(void **state) { return setup_pieces(state, DDP_PRECISION_F32); }
-static int open_pieces_half(void **state) { return setup_pieces(state, DDP_PRECISION_BF16); }
+static int open_pieces(void **state) { return setup_pieces(state, DDP_PRECISION_F32, false); }
+static int open_pieces_half(void **state) { return setup_pieces(state, DDP_PRECISION_BF16, false); }
+static int open_pieces_stream(void **state) { return setup_pieces(state, DDP_PRECISION_BF16, true); }
 
 static void test_head(void **state)
 {
@@ -270,6 +272,43 @@ static void test_lowering(void **state)
     unbuild(&b);
 }
 
+/* With residual bf16 nothing as large as the stream is stored in f32, so no product needs a copy of it. */
+static void all_in_half(fixture *f, const built *b, uint64_t stream, uint32_t values)
+{
+    uint32_t seen = 0;
+    ddp_lowered *l;
+    int apart, spared;
+
+    OK(f, f->ops->lower(f->device, b->p, &l, &f->err));
+    for (uint32_t i = 0; i < b->p->value_count; i++) {
+        const ddp_value *v = &b->p->values[i];
+        if (v->kind != DDP_VALUE_ACT || v->dtype != DDP_F32 || (uint64_t)v->elements < stream) continue;
+        if (l->storage[i].bytes > (uint64_t)v->elements * sizeof(uint16_t)) fail_msg("value %u is not in bf16", i);
+        seen += l->storage[i].bytes > 0;
+    }
+    assert_int_equal(seen, values);
+    count_conversions(l, &apart, &spared);
+    assert_int_equal(apart, 0);
+    assert_int_equal(spared, 0);
+    f->ops->lowered_free(f->device, l);
+}
+
+static void test_stream(void **state)
+{
+    gpt m = {.length = 8, .heads = 2, .size = 8, .vocabulary = 11, .layers = 2};
+    fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
+
+    all_in_half(f, &b, 2 * 8 * 2 * 8, 39);
+    assert_int_equal(named(f, &b, "add+layer_norm"), 4); /* what is fused stays fused */
+    assert_int_equal(named(f, &b, "layer_norm_grad+add") + named(f, &b, "layer_norm_grad+add+bias"), 4);
+    unbuild(&b);
+    m.post = true;
+    b = gpt_build(f, &m, 2, true);
+    all_in_half(f, &b, 2 * 8 * 2 * 8, 25);
+    unbuild(&b);
+}
+
 /* ---- by which of several ways ------------------------------------------------------------------------------------ */
 static void expect_attention(fixture *f, double dropout, const char *forward, const char *gradient)
 {
@@ -363,22 +402,27 @@ int main(void)
         BF16(test_mlp),
         F32(test_gpt),
         BF16(test_gpt),
+        BF16_STREAM(test_gpt),
 #ifndef DDP_CUDA_REAL
         {"test_sums, bf16", test_sums, open_half, sums_teardown, NULL},
 #endif
         OWN(test_gpt),
         {"test_head", test_head, open_pieces, cuda_teardown, NULL},
         {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
+        {"test_head, bf16 stream", test_head, open_pieces_stream, cuda_teardown, NULL},
         F32(test_recompute),
         F32(test_recompute_blocks),
         BF16(test_recompute_blocks),
         F32(test_recomputed_norm),
         BF16(test_recompute),
+        BF16_STREAM(test_recompute),
+        BF16_STREAM(test_recompute_blocks),
         F32(test_images),
         BF16(test_images),
         OWN(test_images),
         F32(test_lowering),
         BF16(test_lowering),
+        BF16_STREAM(test_stream),
         F32(test_paths),
         BF16(test_paths),
         OWN(test_paths),

@@ -28,6 +28,9 @@ static void test_open(void **state)
     ddp_device *d;
 
     refused(f, &c, 77, 0, DDP_ERR_UNSUPPORTED, "precision 77", "f32 or bf16");
+    c.residual = 1;
+    refused(f, &c, DDP_PRECISION_F32, 0, DDP_ERR_CONFIG, "residual = bf16", "precision = bf16");
+    c.residual = 0;
     refused(f, &c, DDP_PRECISION_F32, 2, DDP_ERR_CONFIG, "cuda:2", "2 CUDA devices, numbered from 0");
     cuda_double_devices(0);
     refused(f, &c, DDP_PRECISION_F32, 0, DDP_ERR_LIBRARY, "no CUDA device", "device = cpu");

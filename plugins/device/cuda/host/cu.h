@@ -28,7 +28,7 @@ static inline uint64_t cu_round(uint64_t bytes) { return (bytes + CU_ALIGNMENT -
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct cu_config {
-    int32_t tf32, rounding, graphs;
+    int32_t tf32, rounding, residual, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
     uint64_t workspace, logits;
 } cu_config;
@@ -53,7 +53,8 @@ typedef struct cu_attention_entry cu_attention_entry; /* families/attention.c */
 struct ddp_device {
     const ddp_host *host;
     int ordinal;
-    bool half; /* precision bf16 */
+    bool half;        /* precision bf16 */
+    bool half_stream; /* and the residual stream in it */
     bool stochastic, graphs;
     bool told_slow;    /* that something of bf16 is computed on f32 cores */
     uint32_t told_own; /* CU_OWN_*: that cuDNN has nothing for one */

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NEAREST = 0, STOCHASTIC };
+enum { NEAREST = 0, STOCHASTIC }; /* rounding */
+enum { IN_F32 = 0, IN_BF16 };     /* residual */
 enum { LEAST_MAJOR = 8 /* compute capability: bf16 */, CANDIDATES = 28, MOST_DEVICES = 64 };
 
 static const ddp_option options[] = {
@@ -18,6 +19,10 @@ static const ddp_option options[] = {
      "How updated parameters are rounded to the bf16 copy that matrix products read; "
      "the parameters themselves stay f32.",
      DDP_OPT_ENUM, 0, offsetof(cu_config, rounding)},
+    {"residual", "f32", "f32|bf16",
+     "With precision bf16, how the residual stream is stored: embeddings, sums of layers and their gradients. "
+     "f32 is what PyTorch's autocast has; bf16 moves fewer bytes and rounds every sum.",
+     DDP_OPT_ENUM, 0, offsetof(cu_config, residual)},
     {"graphs", "yes", NULL, "Whether a range of kernels is captured as a CUDA graph and launched as one.", DDP_OPT_BOOL,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, graphs)},
     {"cublas_library", "libcublasLt.so.13", NULL, "File name or path of the cuBLASLt library.", DDP_OPT_STRING,
@@ -295,12 +300,17 @@ static ddp_status cu_open(const ddp_host *host, const void *config, const ddp_de
     ddp_device *d;
     ddp_status status = check_params(p, err);
 
+    if (status == DDP_OK && c->residual == IN_BF16 && p->precision != DDP_PRECISION_BF16)
+        status = ddp_fail(err, DDP_ERR_CONFIG,
+                          "[device.cuda] residual = bf16 goes with [train] precision = bf16, but that is f32; "
+                          "set precision = bf16, or leave out residual");
     if (status != DDP_OK) return status;
     d = calloc(1, sizeof(*d));
     if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory at open");
     d->host = host;
     d->ordinal = (int)p->ordinal;
     d->half = p->precision == DDP_PRECISION_BF16;
+    d->half_stream = c->residual == IN_BF16;
     d->stochastic = c->rounding == STOCHASTIC;
     d->graphs = c->graphs != 0;
     d->logits_bytes = c->logits;

@@ -7,7 +7,9 @@
  *   layer norm, rms norm                           computed in f32; bf16 where linear layers alone read it, which round
  *                                                  it anyway
  *   embedding, position, losses, results           f32
- *   a gradient                                     as the value it is the gradient of */
+ *   a gradient                                     as the value it is the gradient of
+ *
+ * With residual bf16 embedding and position too, and a norm as its input: so all that a transformer's layers add to. */
 #include "cu.h"
 
 #include <string.h>
@@ -52,6 +54,19 @@ static uint8_t type_of_dropouts_input(const low_lowering *w, const ddp_node *gra
         if (n->op == DDP_OP_DROPOUT && n->attrs.dropout.place == grad->attrs.dropout.place) return w->type[n->in[0]];
     }
     return w->type[grad->in[0]];
+}
+
+/* With residual bf16: where the stream begins, and what a norm makes of it. Sums of it are bf16 by themselves. */
+static bool streams_in_half(const low_lowering *w, const ddp_node *n)
+{
+    if (!w->device->half_stream) return false;
+    switch (n->op) {
+    case DDP_OP_EMBEDDING:
+    case DDP_OP_POSITION: return true;
+    case DDP_OP_RMS_NORM:
+    case DDP_OP_LAYER_NORM: return w->type[n->in[0]] == CU_BF16;
+    default: return false;
+    }
 }
 
 /* Of output 0; all others are statistics or slices of arenas, but for gradients of k and v apart, which stay f32. */
@@ -110,6 +125,6 @@ void cu_choose_types(low_lowering *w)
         const ddp_node *n = low_node(w->p, i);
         const ddp_value *out = n->out[0] >= 0 ? low_value(w->p, n->out[0]) : NULL;
         if (out == NULL || low_outside(out) || out->dtype != DDP_F32 || w->kept[n->out[0]]) continue;
-        w->type[n->out[0]] = type_of_output(w, n);
+        w->type[n->out[0]] = streams_in_half(w, n) ? CU_BF16 : type_of_output(w, n);
     }
 }
