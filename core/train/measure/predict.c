@@ -6,6 +6,7 @@
 #include <math.h>
 
 enum { ROUNDS = 2 }; /* of messages in an all_reduce: the slices, then their sums */
+enum { CROWDED_MOST = 32, HALVINGS = 30 };
 
 double predict_sent(double bytes, ddp_predict_world w)
 {
@@ -34,6 +35,14 @@ ddp_predict_link predict_link(double message_latency_s, double latency_s, double
 
     return (ddp_predict_link){
         .latency_s = one, .message_s = (latency_s - one) / peers, .bytes_per_s = predict_sent(bytes_per_s, w)};
+}
+
+void predict_exchange(double bytes, uint32_t calls, double exchange_s, double *latency_s, double *bytes_per_s)
+{
+    const double messages = (double)ROUNDS * calls;
+
+    *latency_s = fmin(*latency_s, 0.75 * exchange_s / messages);
+    *bytes_per_s = bytes / (exchange_s - messages * *latency_s);
 }
 
 /* Half of an all_reduce: a reduce_scatter, or an all_gather. */
@@ -65,15 +74,23 @@ static void wait_until(state *s, double when)
     s->trainer = when;
 }
 
+static double longer(const ddp_predict_work *w) { return w->early > 0 ? fmax(w->crowding - 1.0, 0.0) : 0.0; }
+
+double predict_crowded(const ddp_predict_work *w, double at_s)
+{
+    return w->bucket_count == 0 ? at_s : at_s + longer(w) * fmax(at_s - w->buckets[0].ready_s, 0.0);
+}
+
 /* Until when the wire has reduced a bucket is what an update has to know; with as many buckets as a plan may have there
  * is no room for a list, so the wire is walked a second time, by the trainer. */
 static double reduce_s(const state *s, uint32_t i)
 {
     const ddp_predict_work *w = s->work;
     double bytes = w->buckets[i].bytes,
-           scalars = i + 1 == w->bucket_count && w->scalars_apart ? rounds(s->link, 1, s->world) : 0.0;
+           scalars = i + 1 == w->bucket_count && w->scalars_apart ? rounds(s->link, 1, s->world) : 0.0,
+           crowded = i < w->early ? longer(w) * predict_sent(bytes, s->world) / s->link->bytes_per_s : 0.0;
 
-    return (w->scatters ? half(s->link, bytes, s->world) : predict_all_reduce(s->link, bytes, s->world)) +
+    return (w->scatters ? half(s->link, bytes, s->world) : predict_all_reduce(s->link, bytes, s->world)) + crowded +
            w->buckets[i].queue_s + scalars;
 }
 
@@ -81,7 +98,7 @@ static double reduce_s(const state *s, uint32_t i)
  * are sent; the others after it. */
 static double launched(const ddp_predict_work *w, uint32_t i, double *held)
 {
-    double at = w->before_s + (i < w->early ? w->buckets[i].ready_s : w->compute_s) + *held;
+    double at = w->before_s + predict_crowded(w, i < w->early ? w->buckets[i].ready_s : w->compute_s) + *held;
 
     *held += w->buckets[i].before_s;
     return at + w->buckets[i].before_s;
@@ -103,7 +120,7 @@ static double end_of_launches(const ddp_predict_work *w)
     double held = 0.0;
 
     for (uint32_t i = 0; i < w->bucket_count; i++) held += w->buckets[i].before_s;
-    return w->before_s + w->compute_s + held;
+    return w->before_s + predict_crowded(w, w->compute_s) + held;
 }
 
 ddp_prediction predict_step(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w)
@@ -130,6 +147,21 @@ ddp_prediction predict_step(const ddp_predict_work *work, const ddp_predict_link
     for (uint32_t i = 0; work->last_decides && i < work->bucket_count; i++) update(&s, &work->buckets[i]);
     if (work->scatters) wait_until(&s, s.wire);
     return (ddp_prediction){.step_s = s.trainer, .wire_s = s.wire_s, .wait_s = s.wait_s};
+}
+
+double predict_crowding(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w, double step_s)
+{
+    ddp_predict_work tried = *work;
+    double least = 1.0, most = CROWDED_MOST;
+
+    for (int i = 0; i < HALVINGS; i++) {
+        tried.crowding = 0.5 * (least + most);
+        if (predict_step(&tried, l, w).step_s > step_s)
+            most = tried.crowding;
+        else
+            least = tried.crowding;
+    }
+    return least;
 }
 
 double predict_speedup(double one_s, double step_s, ddp_predict_world w)

@@ -23,6 +23,8 @@ typedef struct ddp_predict_work {
     bool scatters;                /* [ddp] zero: reduce_scatter, update of a share, all_gather */
     bool scalars_apart;           /* the loss and its like go in a message of their own, after the last bucket */
     bool last_decides;            /* no update before the last bucket is there */
+    double crowding; /* how many times as long computing takes beside sending, and sending beside it, where they share
+                      * processors; 1 or less: no longer */
 } ddp_predict_work;
 
 typedef struct ddp_predict_link {
@@ -51,6 +53,15 @@ double predict_sent(double bytes, ddp_predict_world w);
 double predict_all_reduce(const ddp_predict_link *l, double bytes, ddp_predict_world w);
 /* The link that explains all_reduces measured as `latency_s` + bytes / `bytes_per_s` in that world. */
 ddp_predict_link predict_link(double message_latency_s, double latency_s, double bytes_per_s, ddp_predict_world w);
+/* The all_reduce, `latency_s` + bytes / `bytes_per_s` as above, by which `calls` of them one after the other move `bytes`
+ * in all in `exchange_s` > 0: a small one on entry, of which no more counts than three quarters, since one from rank to
+ * rank wakes what sleeps and those of a queue need not. */
+void predict_exchange(double bytes, uint32_t calls, double exchange_s, double *latency_s, double *bytes_per_s);
+/* When the last pass is where it would be `at_s` after its beginning if nothing were sent meanwhile: from the first early
+ * bucket on it is crowded. */
+double predict_crowded(const ddp_predict_work *work, double at_s);
+/* The crowding by which that work's step takes `step_s`, from 1 to 32; work->crowding does not count. */
+double predict_crowding(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w, double step_s);
 /* A step, bucket by bucket as train/reduce/buckets.c makes it. world 1: nothing is sent. */
 ddp_prediction predict_step(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w);
 /* How many times as many samples a second as one rank alone, whose step takes `one_s`. */

@@ -78,6 +78,38 @@ static void with_overlap(void **state)
     near(p.wait_s, 0.75);
 }
 
+/* Computing and sending share processors: from 1 s on both take half as long again. */
+static void crowded(void **state)
+{
+    ddp_predict_work work = {.compute_s = 3.0, .buckets = buckets, .bucket_count = 2, .early = 1, .crowding = 1.5};
+
+    (void)state;
+    near(predict_crowded(&work, 0.5), 0.5);
+    near(predict_crowded(&work, 3.0), 4.0);
+    near(predict_step(&work, &plain, two).step_s, 5.5); /* the first goes from 1 to 2.5, the second from 4 to 5 */
+    near(predict_step(&work, &plain, (ddp_predict_world){1, 1, 0}).step_s, 3.75);
+    assert_true(fabs(predict_crowding(&work, &plain, two, 6.5) - 2.0) < 1e-6); /* 1 to 3, 5 to 6 */
+    near(predict_crowding(&work, &plain, two, 0.1), 1.0);
+    work.early = 0;
+    near(predict_step(&work, &plain, two).step_s, 5.5);
+    near(predict_crowded(&work, 3.0), 3.0);
+}
+
+/* Of two calls that moved 200 bytes in 6 s. */
+static void an_exchange(void **state)
+{
+    double latency_s = 0.5, rate = 0.0;
+
+    (void)state;
+    predict_exchange(200.0, 2, 6.0, &latency_s, &rate);
+    near(latency_s, 0.5);
+    near(rate, 50.0); /* 4 s are the bytes' */
+    latency_s = 3.0;
+    predict_exchange(200.0, 2, 6.0, &latency_s, &rate);
+    near(latency_s, 1.125); /* 4.5 s of 6 */
+    near(2 * 2 * latency_s + 200.0 / rate, 6.0);
+}
+
 /* A wire that is busy holds up the next bucket. */
 static void a_long_bucket(void **state)
 {
@@ -159,6 +191,8 @@ int main(void)
         cmocka_unit_test(link_of_a_measurement),
         cmocka_unit_test(without_overlap),
         cmocka_unit_test(with_overlap),
+        cmocka_unit_test(crowded),
+        cmocka_unit_test(an_exchange),
         cmocka_unit_test(a_long_bucket),
         cmocka_unit_test(accumulated),
         cmocka_unit_test(updates_at_the_end),

@@ -9,9 +9,10 @@
 
 /* To warm up: caches, and the loader, which fills its slots. Then as many as are good for a median. */
 enum { WARM_MS = 150, RUNS_MIN = 3, RUNS_MAX = ADVICE_STEPS, RUNS_MS = 1000 };
-/* Computing and sending at once; not where a message takes so many times as long as a pass that both are hardly ever at
- * work at once. */
-enum { BOTH_RUNS = 9, SLOW = 20 };
+/* Passes with an exchange, as many as this time has room for; not where a message takes so many times as long as a pass
+ * that only the link counts. */
+enum { EXCHANGES_MIN = 9, EXCHANGES_MAX = ADVICE_STEPS, EXCHANGES_MS = 500, SLOW = 20 };
+enum { SCANS = 5 };
 
 typedef struct runs {
     ddp_trainer *t;
@@ -68,14 +69,19 @@ static ddp_status measure(runs *r, double *out, ddp_err *err)
 static ddp_status scan(ddp_trainer *t, double *out, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
+    double times[SCANS];
     ddp_flat_result result;
-    int64_t from = ddp_now_ns();
 
     if (t->reduce.stream != NULL || ddp_group_local_size(t->group) == ddp_group_world(t->group)) return DDP_OK;
-    for (uint32_t b = 0; b < l->bucket_count; b++)
-        DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_FINITE, t->mem.grads + l->buckets[b].first,
-                                ddp_bucket_elements(l, b), &result, err));
-    *out = (double)(ddp_now_ns() - from) * 1e-9;
+    for (int i = 0; i < SCANS; i++) {
+        int64_t from = ddp_now_ns();
+
+        for (uint32_t b = 0; b < l->bucket_count; b++)
+            DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_FINITE, t->mem.grads + l->buckets[b].first,
+                                    ddp_bucket_elements(l, b), &result, err));
+        times[i] = (double)(ddp_now_ns() - from) * 1e-9;
+    }
+    *out = advice_median(times, SCANS);
     return DDP_OK;
 }
 
@@ -107,33 +113,68 @@ static ddp_status all_ranks(ddp_trainer *t, double *slowest_s, ddp_err *err)
     return DDP_OK;
 }
 
-/* The same number of rounds on all ranks: what it depends on they have in common. */
-static ddp_status both(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
+/* A step's buckets are reduced where the gradients lie, which are this pass's and nobody's. */
+static ddp_status submit(ddp_trainer *t, uint32_t from, uint32_t to, uint64_t *ticket, ddp_err *err)
 {
-    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, times[BOTH_RUNS], took;
-    double most = DDP_MIN_OF((double)t->s->model.layout->bucket_count, DDP_MAX_OF(a->together_s / piece_s, 1.0));
-    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .send = a->memory,
-                              .recv = a->memory,
-                              .count = (uint64_t)a->link.bytes / sizeof(float)}};
-    uint32_t pieces = (uint32_t)DDP_MIN_OF(most, DDP_MAX_PENDING / 2.0);
+    const ddp_layout *l = t->s->model.layout;
+
+    for (uint32_t b = from; b < to; b++) {
+        float *gradients = t->mem.grads + l->buckets[b].first;
+        const ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+                               .coll = {.struct_size = sizeof(ddp_coll),
+                                        .dtype = DDP_F32,
+                                        .op = DDP_SUM,
+                                        .send = gradients,
+                                        .recv = gradients,
+                                        .count = ddp_bucket_elements(l, b)}};
+        DDP_TRY(ddp_communicator_submit(t->comm, &task, ticket, err));
+    }
+    return DDP_OK;
+}
+
+/* A pass and the exchange of its gradients, the first `early` buckets when they are final, the others behind it;
+ * `count` times, the same on all ranks. */
+static ddp_status exchange(ddp_trainer *t, runs *r, uint32_t early, uint32_t count, double *out, ddp_err *err)
+{
+    const ddp_device_handle *d = &t->s->device;
+    const uint32_t buckets = t->s->model.layout->bucket_count;
+    double times[EXCHANGES_MAX];
     uint64_t ticket = 0;
 
-    if (a->link.all_reduce_bytes_per_s <= 0.0 || piece_s > SLOW * a->together_s) return DDP_OK;
-    for (int i = -1; i < BOTH_RUNS; i++) {
+    for (uint32_t i = 0; i <= count; i++) { /* the first does not count */
+        uint32_t at = 0;
         int64_t from = ddp_now_ns();
 
-        for (uint32_t k = 0; k < pieces; k++) DDP_TRY(ddp_communicator_submit(t->comm, &task, &ticket, err));
-        if (pass(r, false, err) != DDP_OK) return ddp_run_failed(err);
+        for (uint32_t b = 0; b <= early; b++) {
+            uint32_t to = b < early ? r->v->planned->bucket_ready[b] : r->v->lowered->kernel_count;
+
+            if (ddp_device_run(d, r->v->instance, &r->run, at, to, err) != DDP_OK) return ddp_run_failed(err);
+            if (ddp_device_sync(d, err) != DDP_OK) return ddp_run_failed(err);
+            at = to;
+            DDP_TRY(submit(t, b, b < early ? b + 1 : buckets, &ticket, err));
+        }
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, ticket, err));
-        times[DDP_MAX_OF(i, 0)] = (double)(ddp_now_ns() - from) * 1e-9;
+        if (i > 0) times[i - 1] = (double)(ddp_now_ns() - from) * 1e-9;
     }
-    took = advice_median(times, BOTH_RUNS);
-    DDP_TRY(all_ranks(t, &took, err));
-    a->crowding = DDP_MAX_OF(took / DDP_MAX_OF(a->together_s, pieces * piece_s), 1.0);
+    *out = advice_median(times, count);
+    return all_ranks(t, out, err);
+}
+
+/* What is between the ranks when messages are gradients, which a core has just written and ranks have at different
+ * times: the probe's, which are sent again and again, are faster where a link is as fast as memory. */
+static ddp_status exchanges(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
+{
+    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, behind_s, beside_s, once_s;
+    uint32_t count; /* of numbers that all ranks have in common */
+
+    if (a->link.all_reduce_bytes_per_s <= 0.0 || piece_s > SLOW * a->together_s) return DDP_OK;
+    once_s = a->together_s + piece_s * t->s->model.layout->bucket_count;
+    count = (uint32_t)DDP_MAX_OF(EXCHANGES_MIN, DDP_MIN_OF(EXCHANGES_MAX, 1e-3 * EXCHANGES_MS / once_s));
+    DDP_TRY(exchange(t, r, 0, count, &behind_s, err));
+    advice_set_link(t, a, behind_s - a->together_s);
+    if (t->reduce.early_buckets == 0) return DDP_OK;
+    DDP_TRY(exchange(t, r, t->reduce.early_buckets, count, &beside_s, err));
+    advice_set_crowding(t, a, beside_s);
     return DDP_OK;
 }
 
@@ -145,10 +186,10 @@ static ddp_status alone_and_together(ddp_trainer *t, ddp_advice *a, runs *r, ddp
     DDP_TRY(wait_for_all(t, "advice of rank 0", err));
     DDP_TRY(measure(r, &a->together_s, err));
     DDP_TRY(wait_for_all(t, "advice of all ranks", err));
-    DDP_TRY(scan(t, &a->scan_s, err));
     DDP_TRY(all_ranks(t, &a->together_s, err));
     DDP_TRY(any_rank(t, "advice on a device", ddp_device_has_memory(&t->s->device), &device, err));
-    return device ? DDP_OK : both(t, a, r, err);
+    if (!device) DDP_TRY(exchanges(t, a, r, err));
+    return scan(t, &a->scan_s, err);
 }
 
 /* Each pass moves running statistics on, which are the run's: they are put back. */

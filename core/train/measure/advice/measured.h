@@ -54,6 +54,9 @@ double advice_gain(const ddp_trainer *t, uint32_t ranks, uint32_t local);
 ddp_predict_link advice_link(const ddp_trainer *t, const ddp_advice *a);
 /* A rank's step in a world of this size, as far as computing goes; `buckets` of `work` are a->buckets. */
 ddp_predict_work advice_work(const ddp_trainer *t, ddp_advice *a, ddp_predict_world w);
+/* From measurements before the first step: what all buckets took behind a pass; a pass with its exchange beside it. */
+void advice_set_link(const ddp_trainer *t, ddp_advice *a, double exchange_s);
+void advice_set_crowding(const ddp_trainer *t, ddp_advice *a, double beside_s);
 /* The step of one rank by itself. */
 double advice_one_rank(const ddp_trainer *t, ddp_advice *a);
 /* remedies.c: those that apply, for this world; NULL: no memory. */

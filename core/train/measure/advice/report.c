@@ -90,12 +90,13 @@ static json_t *work_json(const ddp_trainer *t, ddp_advice *a)
     for (uint32_t b = 0; buckets != NULL && b < work.bucket_count; b++) {
         const ddp_predict_bucket *k = &work.buckets[b];
 
-        (void)json_array_append_new(buckets, json_pack("{s:f, s:f, s:f, s:f}", "bytes", k->bytes, "ready_s", k->ready_s,
-                                                       "before_s", k->before_s, "update_s", k->update_s));
+        (void)json_array_append_new(buckets, json_pack("{s:f, s:f, s:f, s:f}", "bytes", k->bytes, "ready_s",
+                                                       predict_crowded(&work, k->ready_s), "before_s", k->before_s,
+                                                       "update_s", k->update_s));
     }
-    return json_pack("{s:f, s:f, s:i, s:f, s:f, s:f, s:o}", "before_s", work.before_s, "compute_s", work.compute_s,
-                     "early", (int)work.early, "latency_s", link.latency_s, "message_s", link.message_s, "bytes_per_s",
-                     link.bytes_per_s, "buckets", buckets);
+    return json_pack("{s:f, s:f, s:i, s:f, s:f, s:f, s:o}", "before_s", work.before_s, "compute_s",
+                     predict_crowded(&work, work.compute_s), "early", (int)work.early, "latency_s", link.latency_s,
+                     "message_s", link.message_s, "bytes_per_s", link.bytes_per_s, "buckets", buckets);
 }
 
 static json_t *helpers_json(const ddp_trainer *t)

@@ -93,19 +93,25 @@ static void fill_buckets(const ddp_trainer *t, ddp_advice *a, double compute_s)
     }
 }
 
-/* From the first bucket on computing and sending share the processors. Returns the pass' time. */
-static double crowd(const ddp_trainer *t, ddp_advice *a, double compute_s, uint32_t early)
+void advice_set_link(const ddp_trainer *t, ddp_advice *a, double exchange_s)
 {
-    double alone_s = a->buckets[0].ready_s, more = a->crowding - 1.0;
+    const ddp_layout *l = t->s->model.layout;
 
-    if (early == 0 || more <= 0.0) return compute_s;
-    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
-        ddp_predict_bucket *k = &a->buckets[b];
+    if (exchange_s <= 0.0) return;
+    predict_exchange((double)l->elements * sizeof(float), l->bucket_count, exchange_s, &a->link.all_reduce_latency_s,
+                     &a->link.all_reduce_bytes_per_s);
+}
 
-        k->ready_s += DDP_MAX_OF(k->ready_s - alone_s, 0.0) * more;
-        if (b < early) k->queue_s += k->bytes / a->link.all_reduce_bytes_per_s * more;
-    }
-    return compute_s + (compute_s - alone_s) * more;
+/* A pass and its exchange alone, before a step was made: no update, nothing loaded. */
+void advice_set_crowding(const ddp_trainer *t, ddp_advice *a, double beside_s)
+{
+    const ddp_predict_world world = advice_world(t);
+    const ddp_predict_link link = advice_link(t, a);
+    ddp_predict_work work = advice_work(t, a, world);
+
+    work.before_s = 0.0;
+    work.scatters = work.scalars_apart = false;
+    a->crowding = predict_crowding(&work, &link, world, beside_s);
 }
 
 /* The run's hook: its bytes and its time. */
@@ -128,20 +134,20 @@ static void add_hook(const ddp_trainer *t, ddp_advice *a)
 ddp_predict_work advice_work(const ddp_trainer *t, ddp_advice *a, ddp_predict_world w)
 {
     double micros = (double)t->s->batches.accumulate * t->s->shares.own;
-    double compute_s = compute_of(t, a, w), last_s = compute_s; /* of a micro-batch; of the last one */
+    double compute_s = compute_of(t, a, w); /* of a micro-batch */
     bool clips = t->reduce.clip != NULL || t->s->train.mean.by_token;
 
     fill_buckets(t, a, compute_s);
-    if (w.world > 1) last_s = crowd(t, a, compute_s, t->reduce.early_buckets);
     add_hook(t, a);
     return (ddp_predict_work){.before_s = (micros - 1.0) * compute_s + advice_median(a->times[ADVICE_DATA], a->kept),
-                              .compute_s = last_s,
+                              .compute_s = compute_s,
                               .buckets = a->buckets,
                               .bucket_count = t->s->model.layout->bucket_count,
                               .early = t->reduce.early_buckets,
                               .scatters = t->reduce.shards != NULL,
                               .scalars_apart = t->reduce.shards != NULL || t->reduce.hooked != NULL,
-                              .last_decides = clips};
+                              .last_decides = clips,
+                              .crowding = a->crowding};
 }
 
 double advice_one_rank(const ddp_trainer *t, ddp_advice *a)
