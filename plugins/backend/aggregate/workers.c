@@ -248,13 +248,25 @@ static ddp_status write_all(workers *c, uint32_t rank, ddp_err *err)
     return DDP_OK;
 }
 
+/* Sums go out until no more can be made: one that goes makes room for the next, of which no socket would tell. */
+static ddp_status write_sums(workers *c, ddp_err *err)
+{
+    uint64_t before;
+
+    do {
+        before = c->summed;
+        for (uint32_t r = 0; r < c->world; r++) DDP_TRY(write_all(c, r, err));
+        sum(c);
+    } while (c->summed > before);
+    return DDP_OK;
+}
+
 ddp_status workers_turn(workers *c, const struct pollfd *fds, ddp_err *err)
 {
     for (uint32_t r = 0; r < c->world; r++)
         if (fds[r].fd >= 0 && (fds[r].revents & (POLLIN | POLLERR | POLLHUP)) != 0) DDP_TRY(read_all(c, r, err));
     if (!c->busy) return DDP_OK;
-    sum(c);
-    for (uint32_t r = 0; r < c->world; r++) DDP_TRY(write_all(c, r, err));
+    DDP_TRY(write_sums(c, err));
     finish(c);
     return DDP_OK;
 }

@@ -14,9 +14,10 @@ tests_unit_backend_test_reduce_LDADD = $(BACKEND_REDUCE) $(UNIT_LDADD)
 
 # what is shared out, and what comes over its connections, are tested beside the plugin
 tests_unit_backend_test_aggregate_SOURCES = tests/unit/backend/test_aggregate.c tests/unit/backend/aggregate_util.h tests/unit/backend/plugin_util.h \
-	tests/unit/backend/collective_util.h tests/unit/support/store_double.h $(AGGREGATE_SHARED)
-tests_unit_backend_test_aggregate_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/backend/aggregate
-tests_unit_backend_test_aggregate_LDADD = $(UNIT_LDADD) -lm
+	tests/unit/backend/collective_util.h tests/unit/support/store_double.h $(AGGREGATE_SHARED) \
+	plugins/backend/aggregate/workers.c plugins/backend/aggregate/workers.h
+tests_unit_backend_test_aggregate_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/backend -I$(srcdir)/plugins/backend/aggregate
+tests_unit_backend_test_aggregate_LDADD = $(BACKEND_REDUCE) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_backend_test_aggregate_DEPENDENCIES = backend_aggregate.la
 
 SHM_TEST = tests/unit/backend/collective_util.h tests/unit/backend/plugin_util.h tests/unit/backend/shm_util.h tests/unit/support/store_double.h

@@ -1,6 +1,7 @@
 /* Backend aggregate: how a buffer is shared out, what comes over its connections, and all-reduces with aggregators,
  * all as threads of this test. The store is a double. */
 #include "aggregate_util.h"
+#include "workers.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -122,6 +123,100 @@ static void hellos_and_places_have_bounds(void **state)
     p.port = 65536;
     aggregate_place_pack(&p, place);
     assert_false(aggregate_place_parse(place, sizeof(place), &there));
+}
+
+/* ---- an aggregator's workers --------------------------------------------------------------------------------------- */
+enum { PIECES = 48, PIECE = 1024 }; /* of floats */
+
+typedef struct worker_end {
+    int fd;
+    size_t sent, got;
+} worker_end;
+
+static void join_workers(workers *c, worker_end *ends)
+{
+    const unsigned char proof[AGGREGATE_TOKEN] = {0};
+
+    for (uint32_t r = 0; r < 2; r++) {
+        const aggregate_hello h = {.world = 2, .rank = r, .name = "test"};
+        const int least = 1;
+        ddp_err err = {0};
+        int pair[2];
+
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+        assert_int_equal(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
+        assert_int_equal(workers_join(c, &h, pair[0], proof, &err), DDP_OK);
+        ends[r] = (worker_end){.fd = pair[1]};
+    }
+}
+
+/* An order, then the pieces, all of ones. */
+static void send_more(worker_end *e)
+{
+    static unsigned char all[AGGREGATE_ORDER_BYTES + PIECES * PIECE * sizeof(float)];
+    const aggregate_order o = {
+        .kind = AGGREGATE_SUM, .dtype = DDP_F32, .op = DDP_SUM, .count = PIECES * PIECE, .piece = PIECE};
+    float *values = (float *)(void *)(all + AGGREGATE_ORDER_BYTES);
+    ssize_t n;
+
+    aggregate_order_pack(&o, all);
+    for (size_t i = 0; i < PIECES * PIECE; i++) values[i] = 1.0f;
+    while (e->sent < sizeof(all) && (n = send(e->fd, all + e->sent, sizeof(all) - e->sent, MSG_NOSIGNAL)) > 0)
+        e->sent += (size_t)n;
+}
+
+static void receive_more(worker_end *e)
+{
+    unsigned char bytes[8192];
+    ssize_t n;
+
+    while ((n = recv(e->fd, bytes, sizeof(bytes), 0)) > 0) e->got += (size_t)n;
+}
+
+/* A turn, if any socket asks for one within `wait_ms`. */
+static bool turn(workers *c, int wait_ms)
+{
+    struct pollfd fds[2];
+    ddp_err err = {0};
+
+    workers_fds(c, fds);
+    if (poll(fds, 2, wait_ms) == 0) return false;
+    assert_int_equal(workers_turn(c, fds, &err), DDP_OK);
+    return true;
+}
+
+/* One worker takes no sums until all slots are full, then all of them at once. */
+static void a_worker_that_was_slow_goes_on(void **state)
+{
+    const aggregate_hello h = {.world = 2, .name = "test"};
+    const int much = 1 << 20;
+    worker_end ends[2];
+    ddp_err err = {0};
+    workers *c;
+
+    (void)state;
+    assert_int_equal(workers_open(&h, PIECE * sizeof(float), &c, &err), DDP_OK);
+    join_workers(c, ends);
+    do {
+        send_more(&ends[0]);
+        send_more(&ends[1]);
+        receive_more(&ends[1]);
+    } while (turn(c, 0));
+    assert_true(c->summed < PIECES && c->list[0].out + WORKERS_SLOTS == c->summed);
+    assert_int_equal(setsockopt(c->list[0].fd, SOL_SOCKET, SO_SNDBUF, &much, sizeof(much)), 0);
+    while (c->done == 0) {
+        for (int i = 0; i < 2; i++) {
+            receive_more(&ends[i]);
+            send_more(&ends[i]);
+        }
+        if (!turn(c, 100)) fail_msg("nobody is waited for after %d of %d sums", (int)c->summed, PIECES);
+    }
+    for (int i = 0; i < 2; i++) {
+        receive_more(&ends[i]);
+        assert_int_equal(ends[i].got, AGGREGATE_READY_BYTES + PIECES * PIECE * sizeof(float));
+        (void)close(ends[i].fd);
+    }
+    workers_close(c);
 }
 
 /* ---- all-reduces ------------------------------------------------------------------------------------------------- */
@@ -378,6 +473,7 @@ int main(void)
         cmocka_unit_test(pieces_fit),
         cmocka_unit_test(orders_have_bounds),
         cmocka_unit_test(hellos_and_places_have_bounds),
+        cmocka_unit_test(a_worker_that_was_slow_goes_on),
         cmocka_unit_test(sums_are_right),
         cmocka_unit_test(sums_are_in_the_order_of_ranks),
         cmocka_unit_test(a_missing_aggregator_is_named),
