@@ -53,12 +53,12 @@ double predict_sent(double bytes, ddp_predict_world w);
 double predict_all_reduce(const ddp_predict_link *l, double bytes, ddp_predict_world w);
 /* The link that explains all_reduces measured as `latency_s` + bytes / `bytes_per_s` in that world. */
 ddp_predict_link predict_link(double message_latency_s, double latency_s, double bytes_per_s, ddp_predict_world w);
-/* The all_reduce, `latency_s` + bytes / `bytes_per_s` as above, by which `calls` of them one after the other move `bytes`
- * in all in `exchange_s` > 0: a small one on entry, of which no more counts than three quarters, since one from rank to
- * rank wakes what sleeps and those of a queue need not. */
+/* The all_reduce, `latency_s` + bytes / `bytes_per_s` as above, by which `calls` of them one after the other move
+ * `bytes` in all in `exchange_s` > 0. On entry *latency_s is that of a small one by itself, which wakes what sleeps; those
+ * of a queue need not, so it counts for three quarters of the time at most. */
 void predict_exchange(double bytes, uint32_t calls, double exchange_s, double *latency_s, double *bytes_per_s);
-/* When the last pass is where it would be `at_s` after its beginning if nothing were sent meanwhile: from the first early
- * bucket on it is crowded. */
+/* When the last pass is where it would be `at_s` after its beginning if nothing were sent meanwhile: from the first
+ * early bucket on it is crowded. */
 double predict_crowded(const ddp_predict_work *work, double at_s);
 /* The crowding by which that work's step takes `step_s`, from 1 to 32; work->crowding does not count. */
 double predict_crowding(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w, double step_s);

@@ -36,6 +36,7 @@ struct aggregate_engine {
     struct pollfd *fds;    /* by peer */
     const void **sources;  /* [world] */
     unsigned char *memory; /* inboxes: by rank, SLOTS of `chunk` bytes */
+    int64_t look_ms;       /* at the links, when next */
     unsigned char order[AGGREGATE_ORDER_BYTES];
 };
 
@@ -398,6 +399,15 @@ static void begin(pass *p)
     p->own = part_of_rank(p, p->m->rank);
 }
 
+static void adapt(const pass *p, int64_t now_ms)
+{
+    p->e->look_ms = now_ms + AGGREGATE_LOOK_MS;
+    for (uint32_t i = 0; i < aggregate_mesh_count(p->m); i++)
+        if (i != p->m->rank)
+            aggregate_socket_adapt(p->m->peers[i].fd,
+                                   is_worker(p, i) ? AGGREGATE_BETWEEN_RANKS : AGGREGATE_WITH_AGGREGATOR);
+}
+
 ddp_status aggregate_all_reduce(aggregate_mesh *m, const ddp_coll *a, int64_t deadline_ms, const int *aborted,
                                 ddp_err *err)
 {
@@ -405,11 +415,14 @@ ddp_status aggregate_all_reduce(aggregate_mesh *m, const ddp_coll *a, int64_t de
 
     begin(&p);
     while (!is_done(&p)) {
+        int64_t now = aggregate_now_ms();
+
+        if (now >= m->engine->look_ms) adapt(&p, now);
         p.moved = false;
         DDP_TRY(move(&p, err));
         if (!p.moved) wait_ready(&p);
         if (__atomic_load_n(aborted, __ATOMIC_ACQUIRE)) return ddp_fail(err, DDP_ERR_ABORTED, "all_reduce was aborted");
-        if (aggregate_now_ms() >= deadline_ms) return late(&p, err);
+        if (now >= deadline_ms) return late(&p, err);
     }
     return DDP_OK;
 }

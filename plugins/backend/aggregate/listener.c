@@ -4,33 +4,13 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A slot is kept for LEAST_MS; who connects when all are taken waits in the BACKLOG meanwhile. */
-enum { HELLO_MS = 2000, LEAST_MS = 500, AGAIN_MS = 100, BACKLOG = 4096, NOT_SENT = 64 << 10 };
-
-int64_t aggregate_now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-void aggregate_socket_prepare(int fd, int under_way)
-{
-    const int on = 1, most = NOT_SENT, room = under_way;
-
-    (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof(most));
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-}
+enum { HELLO_MS = 2000, LEAST_MS = 500, AGAIN_MS = 100, BACKLOG = 4096 };
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 static bool find_port(int fd, uint32_t *port)

@@ -4,6 +4,7 @@
  * few slots. One thread. */
 #pragma once
 
+#include "socket.h"
 #include "wire.h"
 #include <poll.h>
 
@@ -32,10 +33,3 @@ uint32_t aggregate_listener_fds(const aggregate_listener *l, struct pollfd *out)
 int aggregate_listener_wait_ms(const aggregate_listener *l);
 /* The next of those who have shown the token: false: none now. The connection is the caller's, non-blocking. */
 bool aggregate_listener_next(aggregate_listener *l, aggregate_hello *out, int *fd);
-
-int64_t aggregate_now_ms(void);
-/* Bytes that may be under way over a connection, of two ranks, or of a rank and an aggregator. More would only stand in
- * the queues of the network, before the sums that they are for. */
-enum { AGGREGATE_BETWEEN_RANKS = 256 << 10, AGGREGATE_WITH_AGGREGATOR = 128 << 10 };
-/* Non-blocking, without Nagle's delay; little is kept in the kernel that has not been sent. */
-void aggregate_socket_prepare(int fd, int under_way);

@@ -5,6 +5,7 @@
  * have sent it, in the order of ranks, and goes to all at once. A worker that is ahead is not read from until its slot
  * is free; the order of the next all-reduce waits until this one has been handed out. */
 #include "workers.h"
+#include "socket.h"
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -261,11 +262,22 @@ static ddp_status write_sums(workers *c, ddp_err *err)
     return DDP_OK;
 }
 
+static void adapt(workers *c)
+{
+    int64_t now = aggregate_now_ms();
+
+    if (now < c->look_ms) return;
+    c->look_ms = now + AGGREGATE_LOOK_MS;
+    for (uint32_t r = 0; r < c->world; r++)
+        if (c->list[r].fd >= 0) aggregate_socket_adapt(c->list[r].fd, AGGREGATE_WITH_AGGREGATOR);
+}
+
 ddp_status workers_turn(workers *c, const struct pollfd *fds, ddp_err *err)
 {
     for (uint32_t r = 0; r < c->world; r++)
         if (fds[r].fd >= 0 && (fds[r].revents & (POLLIN | POLLERR | POLLHUP)) != 0) DDP_TRY(read_all(c, r, err));
     if (!c->busy) return DDP_OK;
+    adapt(c);
     DDP_TRY(write_sums(c, err));
     finish(c);
     return DDP_OK;

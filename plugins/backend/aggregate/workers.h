@@ -28,6 +28,7 @@ typedef struct workers {
     aggregate_order task;
     size_t size;             /* bytes of an element */
     uint64_t pieces, summed; /* summed: that are or were in an out slot */
+    int64_t look_ms;         /* at the links, when next */
     uint64_t done, bytes;    /* all-reduces; bytes that were summed of them */
     unsigned char *memory;   /* WORKERS_SLOTS of `chunk` bytes: of each worker, then of the sums; when all have come */
     const void **sources;

@@ -1,8 +1,10 @@
 /* Backend aggregate: how a buffer is shared out, what comes over its connections, and all-reduces with aggregators,
  * all as threads of this test. The store is a double. */
 #include "aggregate_util.h"
+#include "socket.h"
 #include "workers.h"
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -125,7 +127,28 @@ static void hellos_and_places_have_bounds(void **state)
     assert_false(aggregate_place_parse(place, sizeof(place), &there));
 }
 
-/* ---- an aggregator's workers --------------------------------------------------------------------------------------- */
+/* ---- sockets ----------------------------------------------------------------------------------------------------- */
+static void as_much_is_under_way_as_a_link_holds(void **state)
+{
+    int fds[2], got = 0;
+    socklen_t size = sizeof(got);
+
+    (void)state;
+    assert_int_equal(aggregate_under_way(25e6, 100e-6, 32768), 32768); /* 200 Mb/s in a room hold 2.5 kB */
+    assert_int_equal(aggregate_under_way(25e6, 20e-3, 32768), 1000000);
+    assert_int_equal(aggregate_under_way(1e9, 1.0, 32768), 4 << 20);
+    assert_int_equal(aggregate_under_way(NAN, 1.0, 32768), 32768);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    aggregate_socket_prepare(fds[0], 20000);
+    aggregate_socket_adapt(fds[0], 50000); /* no TCP: nothing is known, all stays */
+    assert_int_equal(getsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &got, &size), 0);
+    assert_int_equal(got, 40000); /* the kernel counts what it needs beside */
+    assert_true((fcntl(fds[0], F_GETFL) & O_NONBLOCK) != 0);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+}
+
+/* ---- an aggregator's workers -------------------------------------------------------------------------------------*/
 enum { PIECES = 48, PIECE = 1024 }; /* of floats */
 
 typedef struct worker_end {
@@ -473,6 +496,7 @@ int main(void)
         cmocka_unit_test(pieces_fit),
         cmocka_unit_test(orders_have_bounds),
         cmocka_unit_test(hellos_and_places_have_bounds),
+        cmocka_unit_test(as_much_is_under_way_as_a_link_holds),
         cmocka_unit_test(a_worker_that_was_slow_goes_on),
         cmocka_unit_test(sums_are_right),
         cmocka_unit_test(sums_are_in_the_order_of_ranks),
