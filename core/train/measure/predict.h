@@ -54,8 +54,8 @@ double predict_all_reduce(const ddp_predict_link *l, double bytes, ddp_predict_w
 /* The link that explains all_reduces measured as `latency_s` + bytes / `bytes_per_s` in that world. */
 ddp_predict_link predict_link(double message_latency_s, double latency_s, double bytes_per_s, ddp_predict_world w);
 /* The all_reduce, `latency_s` + bytes / `bytes_per_s` as above, by which `calls` of them one after the other move
- * `bytes` in all in `exchange_s` > 0. On entry *latency_s is that of a small one by itself, which wakes what sleeps; those
- * of a queue need not, so it counts for three quarters of the time at most. */
+ * `bytes` in all in `exchange_s` > 0. On entry *latency_s is that of a small one by itself, which wakes what sleeps;
+ * those of a queue need not, so it counts for three quarters of the time at most. */
 void predict_exchange(double bytes, uint32_t calls, double exchange_s, double *latency_s, double *bytes_per_s);
 /* When the last pass is where it would be `at_s` after its beginning if nothing were sent meanwhile: from the first
  * early bucket on it is crowded. */

@@ -164,7 +164,7 @@ static ddp_status exchange(ddp_trainer *t, runs *r, uint32_t early, uint32_t cou
  * times: the probe's, which are sent again and again, are faster where a link is as fast as memory. */
 static ddp_status exchanges(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
 {
-    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, behind_s, beside_s, once_s;
+    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, behind_s = 0.0, beside_s = 0.0, once_s;
     uint32_t count; /* of numbers that all ranks have in common */
 
     if (a->link.all_reduce_bytes_per_s <= 0.0 || piece_s > SLOW * a->together_s) return DDP_OK;
