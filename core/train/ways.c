@@ -13,6 +13,7 @@
  *   pipelined   a single rank: a step begins before the one before it has ended   local/pipelined_step.c */
 #include "train/ways.h"
 #include "session/metrics.h"
+#include "session/plugins.h"
 #include "train/head/head.h"
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
@@ -31,6 +32,7 @@
 #include "train/state/replica_check.h"
 #include "train/state/survivor.h"
 #include "train/step.h"
+#include <ddpengine/backend.h>
 
 static const ddp_way all_reduce = {.step = train_step_run,
                                    .finish = ddp_buckets_nothing,
@@ -208,12 +210,26 @@ static ddp_status choose_order(ddp_trainer *t, bool overlap, bool *forward, ddp_
     return DDP_OK;
 }
 
+/* Hosts that help, help with all-reduces. */
+static void say_idle_helpers(const ddp_trainer *t)
+{
+    const ddp_backend_ops *ops = t->s->backend == NULL ? NULL : t->s->backend->plugin->ops;
+
+    if (t->reduce.shards == NULL || t->s->launch.rank != 0 || ops == NULL || ops->helper == NULL) return;
+    if (ops->helper->count(t->s->backend->config) == 0) return;
+    ddp_log_line(
+        t->s->log, DDP_LOG_WARN,
+        "gradients are scattered here, as by [ddp] zero = 1, and the hosts that help backend %s help with all-reduces alone: they have nothing to do; leave out zero, or take backend = gloo-tcp",
+        ddp_session_backend_name(t->s));
+}
+
 ddp_status train_way_choose(ddp_trainer *t, ddp_err *err)
 {
     bool overlap = choose_overlap(t), in_order = false;
 
     DDP_TRY(check_hook(t, err));
     t->way = basic(t);
+    say_idle_helpers(t);
     DDP_TRY(choose_order(t, overlap, &in_order, err));
     if (in_order) {
         DDP_TRY(ddp_wire_order_open(t, err));

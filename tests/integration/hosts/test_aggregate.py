@@ -46,10 +46,15 @@ class Aggregate(Case):
         for r in said[3:]:
             self.check(re.search(r"this is aggregator [01] of 2 for 3 ranks", r.err) and re.search(r"aggregator [01]: [1-9]\d* all-reduces, [\d.]+ MB of sums", r.err)
                        and "the run has ended" in r.err, r)
+        self.check("nothing to do" not in said[0].err, said[0])
         _, again = self.ended("b", 3, 2)
         self.equal(again["parameter_sha256"], first["parameter_sha256"])
         _, other = self.ended("c", 3, 0, backend="gloo-tcp")
         self.equal((other["backend"], other["parameter_sha256"]), ("gloo-tcp", first["parameter_sha256"]))
+
+    def test_helpers_that_are_idle(self):
+        said, _ = self.ended("a", 2, 1, {"ddp": {"zero": 1}})
+        self.equal([r.err.count("they have nothing to do; leave out zero") for r in said], [1, 0, 0], said[0])
 
     def test_two_ranks_gain_nothing(self):
         said, summary = self.ended("a", 2, 1)
