@@ -6,7 +6,7 @@
 #include <math.h>
 
 enum { ROUNDS = 2 }; /* of messages in an all_reduce: the slices, then their sums */
-enum { CROWDED_MOST = 32, HALVINGS = 30 };
+enum { CROWDED_MOST = 8, HALVINGS = 30 };
 
 double predict_sent(double bytes, ddp_predict_world w)
 {

@@ -54,13 +54,13 @@ double predict_all_reduce(const ddp_predict_link *l, double bytes, ddp_predict_w
 /* The link that explains all_reduces measured as `latency_s` + bytes / `bytes_per_s` in that world. */
 ddp_predict_link predict_link(double message_latency_s, double latency_s, double bytes_per_s, ddp_predict_world w);
 /* The all_reduce, `latency_s` + bytes / `bytes_per_s` as above, by which `calls` of them one after the other move
- * `bytes` in all in `exchange_s` > 0. On entry *latency_s is that of a small one by itself, which wakes what sleeps;
- * those of a queue need not, so it counts for three quarters of the time at most. */
+ * `bytes` in all in `exchange_s` > 0. On entry *latency_s is that of a small one by itself. That wakes sleeping
+ * threads, which those of a queue need not do, so it may be too long: three quarters of exchange_s are the most. */
 void predict_exchange(double bytes, uint32_t calls, double exchange_s, double *latency_s, double *bytes_per_s);
-/* When the last pass is where it would be `at_s` after its beginning if nothing were sent meanwhile: from the first
- * early bucket on it is crowded. */
+/* When the last pass reaches the point that it would reach at `at_s` if nothing were sent: behind its first early
+ * bucket it is crowded. */
 double predict_crowded(const ddp_predict_work *work, double at_s);
-/* The crowding by which that work's step takes `step_s`, from 1 to 32; work->crowding does not count. */
+/* The crowding by which that work's step takes `step_s`, from 1 to 8; work->crowding does not count. */
 double predict_crowding(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w, double step_s);
 /* A step, bucket by bucket as train/reduce/buckets.c makes it. world 1: nothing is sent. */
 ddp_prediction predict_step(const ddp_predict_work *work, const ddp_predict_link *l, ddp_predict_world w);

@@ -1,4 +1,4 @@
-# plugins/backend/aggregate needs nothing but Linux.
+# plugins/backend/aggregate needs nothing but Linux, and its headers of 4.9 or newer.
 plugin_LTLIBRARIES += backend_aggregate.la
 AGGREGATE_SHARED = plugins/backend/aggregate/shares.c plugins/backend/aggregate/shares.h plugins/backend/aggregate/wire.c \
 	plugins/backend/aggregate/wire.h plugins/backend/aggregate/socket.c plugins/backend/aggregate/socket.h

@@ -16,13 +16,13 @@ int64_t aggregate_now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-void aggregate_socket_prepare(int fd, int least)
+void aggregate_socket_prepare(int fd, int limit)
 {
     const int on = 1;
 
     (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least));
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &limit, sizeof(limit));
 }
 
 int aggregate_under_way(double bytes_per_s, double round_trip_s, int least)
@@ -33,8 +33,9 @@ int aggregate_under_way(double bytes_per_s, double round_trip_s, int least)
     return bytes < MOST ? (int)bytes : MOST;
 }
 
-/* The smallest round trip seen is one without queues. A connection that its own limit holds back shows that limit for
- * what its link holds, and so gets twice as much. */
+/* The smallest round trip seen is one without queues. Where the limit itself holds a connection
+ * back, its rate shows that, so the limit doubles with each look until the link is the bound. The kernel cuts it to
+ * net.core.wmem_max. */
 void aggregate_socket_adapt(int fd, int least)
 {
     struct tcp_info i = {0};

@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that may be under way at least, of two ranks, or of a rank and an aggregator; how often to look again. */
+/* The smallest limits of what is under way, in bytes: of two ranks, of a rank and an aggregator; how often to look. */
 enum { AGGREGATE_BETWEEN_RANKS = 64 << 10, AGGREGATE_WITH_AGGREGATOR = 32 << 10, AGGREGATE_LOOK_MS = 50 };
 
 int64_t aggregate_now_ms(void);
-/* Non-blocking, without Nagle's delay; at most `least` bytes under way. */
-void aggregate_socket_prepare(int fd, int least);
+/* Non-blocking, without Nagle's delay; `limit` bytes under way at most. */
+void aggregate_socket_prepare(int fd, int limit);
 /* Bytes that may be under way over a link with this rate, 1/s, and time to and fro: twice what it holds. */
 int aggregate_under_way(double bytes_per_s, double round_trip_s, int least);
 /* That of the link as the kernel has seen it; once every AGGREGATE_LOOK_MS is enough. */

@@ -1,9 +1,8 @@
 /* plugins/backend/aggregate/workers.c -- see workers.h.
  *
  * All-reduces come one after the other, the same from all workers: an order, then the pieces. A piece is summed when
- * all
- * have sent it, in the order of ranks, and goes to all at once. A worker that is ahead is not read from until its slot
- * is free; the order of the next all-reduce waits until this one has been handed out. */
+ * all have sent it, in the order of ranks, and goes to all at once. A worker that is ahead is not read from until its
+ * slot is free; the order of the next all-reduce waits until this one has been handed out. */
 #include "workers.h"
 #include "socket.h"
 #include <errno.h>
@@ -249,7 +248,7 @@ static ddp_status write_all(workers *c, uint32_t rank, ddp_err *err)
     return DDP_OK;
 }
 
-/* Sums go out until no more can be made: one that goes makes room for the next, of which no socket would tell. */
+/* Sums are made and sent until no more can be: a sum that has been sent frees a slot, which poll does not report. */
 static ddp_status write_sums(workers *c, ddp_err *err)
 {
     uint64_t before;

@@ -208,7 +208,7 @@ class Cuda(Case):
         self.fails(3, "no CUDA device on this machine", "device = cpu", env={"CUDA_DOUBLE_DEVICES": "0"})
         self.fails(3, "no NVIDIA driver", env={"CUDA_DOUBLE_DEVICES": "-1"})
         self.fails(2, "cuda:7", "numbered from 0", layers=({"train": {"device": "cuda:7"}},))
-        self.fails(2, "residual = bf16 goes with [train] precision = bf16", layers=({"device.cuda": {"residual": "bf16"}},))
+        self.fails(2, "residual = bf16 needs [train] precision = bf16", layers=({"device.cuda": {"residual": "bf16"}},))
         self.fails(3, "cuBLASLt", "none.so", layers=({"device.cuda": {"cublas_library": "none.so"}},))
         self.fails(2, "parallel = model", "memory is the host's", layers=(
             {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu", "place": "net1:0, net2:1"},

@@ -79,6 +79,16 @@ class Advise(Case):
         if float(below) != 1:
             self.equal("2 ranks are slower than one here" in r.out, float(below) < 1, r)
 
+    def test_more_buckets_than_may_be_pending(self):
+        a = self.advice("--steps", 3, layers=[{"model.mlp": {"hidden": "256, 256"}, "ddp": {"bucket_size": "1KiB"}}])
+        self.check(a["buckets"] > 256 and a["predicted"]["step_s"] > 0 and a["crowding"] == 1, a["buckets"])
+
+    def test_crowding_is_measured(self):
+        """Of a run that does not send beside its pass, too: what is said of overlap = yes counts with it."""
+        for overlap in ("yes", "no"):
+            a = self.advice("--steps", 3, "--set", f"ddp.overlap={overlap}")
+            self.check(1 <= a["crowding"] <= 8 and a["work"]["compute_s"] >= a["compute_s"] * 0.999, a)
+
     def test_leaves_nothing(self):
         """Neither its own files nor those that the INI asks of a run."""
         before = set(os.listdir("/tmp"))

@@ -9,9 +9,9 @@
 
 /* To warm up: caches, and the loader, which fills its slots. Then as many as are good for a median. */
 enum { WARM_MS = 150, RUNS_MIN = 3, RUNS_MAX = ADVICE_STEPS, RUNS_MS = 1000 };
-/* Passes with an exchange, as many as this time has room for; not where a message takes so many times as long as a pass
- * that only the link counts. */
-enum { EXCHANGES_MIN = 9, EXCHANGES_MAX = ADVICE_STEPS, EXCHANGES_MS = 500, SLOW = 20 };
+/* Passes with an exchange: as many as EXCHANGES_MS has room for, between LEAST and MOST; none where an exchange takes
+ * longer than SLOW passes and there is no room for ENOUGH: then only the link counts, which the probe has measured. */
+enum { EXCHANGES_LEAST = 3, EXCHANGES_ENOUGH = 9, EXCHANGES_MOST = ADVICE_STEPS, EXCHANGES_MS = 1000, SLOW = 2 };
 enum { SCANS = 5 };
 
 typedef struct runs {
@@ -113,7 +113,7 @@ static ddp_status all_ranks(ddp_trainer *t, double *slowest_s, ddp_err *err)
     return DDP_OK;
 }
 
-/* A step's buckets are reduced where the gradients lie, which are this pass's and nobody's. */
+/* In place: the next pass writes all gradients again. */
 static ddp_status submit(ddp_trainer *t, uint32_t from, uint32_t to, uint64_t *ticket, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
@@ -132,48 +132,99 @@ static ddp_status submit(ddp_trainer *t, uint32_t from, uint32_t to, uint64_t *t
     return DDP_OK;
 }
 
-/* A pass and the exchange of its gradients, the first `early` buckets when they are final, the others behind it;
- * `count` times, the same on all ranks. */
-static ddp_status exchange(ddp_trainer *t, runs *r, uint32_t early, uint32_t count, double *out, ddp_err *err)
+/* One pass and the exchange of its gradients: the first `early` buckets when they are final, the others behind it. How
+ * long both took, and the part behind the pass. */
+static ddp_status exchange(ddp_trainer *t, runs *r, uint32_t early, double *both_s, double *wait_s, ddp_err *err)
 {
     const ddp_device_handle *d = &t->s->device;
     const uint32_t buckets = t->s->model.layout->bucket_count;
-    double times[EXCHANGES_MAX];
+    int64_t from = ddp_now_ns(), passed = from;
     uint64_t ticket = 0;
+    uint32_t at = 0;
 
-    for (uint32_t i = 0; i <= count; i++) { /* the first does not count */
-        uint32_t at = 0;
-        int64_t from = ddp_now_ns();
+    for (uint32_t b = 0; b <= early; b++) {
+        uint32_t to = b < early ? r->v->planned->bucket_ready[b] : r->v->lowered->kernel_count;
 
-        for (uint32_t b = 0; b <= early; b++) {
-            uint32_t to = b < early ? r->v->planned->bucket_ready[b] : r->v->lowered->kernel_count;
-
-            if (ddp_device_run(d, r->v->instance, &r->run, at, to, err) != DDP_OK) return ddp_run_failed(err);
-            if (ddp_device_sync(d, err) != DDP_OK) return ddp_run_failed(err);
-            at = to;
-            DDP_TRY(submit(t, b, b < early ? b + 1 : buckets, &ticket, err));
-        }
-        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, ticket, err));
-        if (i > 0) times[i - 1] = (double)(ddp_now_ns() - from) * 1e-9;
+        if (ddp_device_run(d, r->v->instance, &r->run, at, to, err) != DDP_OK) return ddp_run_failed(err);
+        if (ddp_device_sync(d, err) != DDP_OK) return ddp_run_failed(err);
+        at = to;
+        passed = ddp_now_ns();
+        DDP_TRY(submit(t, b, b < early ? b + 1 : buckets, &ticket, err));
     }
-    *out = advice_median(times, count);
-    return all_ranks(t, out, err);
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, ticket, err));
+    *wait_s = (double)(ddp_now_ns() - passed) * 1e-9;
+    *both_s = (double)(ddp_now_ns() - from) * 1e-9;
+    return DDP_OK;
 }
 
-/* What is between the ranks when messages are gradients, which a core has just written and ranks have at different
- * times: the probe's, which are sent again and again, are faster where a link is as fast as memory. */
+/* values[i] becomes the smallest of all ranks. */
+static ddp_status smallest(ddp_trainer *t, double *values, uint32_t count, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void **parts = ddp_alloc((size_t)world * sizeof(*parts), err);
+    size_t *lengths = ddp_alloc((size_t)world * sizeof(*lengths), err), size = count * sizeof(*values);
+    void *block = NULL;
+    ddp_status st = parts == NULL || lengths == NULL ? DDP_ERR_NOMEM : DDP_OK;
+
+    if (st == DDP_OK)
+        st = ddp_group_gather(t->group, "advice of exchanges", values, size, &block, parts, lengths,
+                              t->s->config->group->step_timeout_ms, err);
+    for (int32_t k = 0; st == DDP_OK && k < world; k++) {
+        double of_rank[EXCHANGES_MOST];
+
+        if (lengths[k] != size) continue;
+        memcpy(of_rank, parts[k], size);
+        for (uint32_t i = 0; i < count; i++) values[i] = DDP_MIN_OF(values[i], of_rank[i]);
+    }
+    free(block);
+    free(parts);
+    free(lengths);
+    return st == DDP_ERR_NOMEM ? st : st == DDP_OK ? DDP_OK : ddp_fail_as(err, DDP_EXIT_PEER);
+}
+
+/* `count` of them, the first of all does not count. The median of both, of the slowest rank; and of the part behind the
+ * pass, of the rank that came last each time: the others have waited for it. */
+static ddp_status time_exchanges(ddp_trainer *t, runs *r, uint32_t early, uint32_t count, double *both_s,
+                                 double *wait_s, ddp_err *err)
+{
+    double both[EXCHANGES_MOST], wait[EXCHANGES_MOST];
+
+    DDP_TRY(exchange(t, r, early, &both[0], &wait[0], err));
+    for (uint32_t i = 0; i < count; i++) DDP_TRY(exchange(t, r, early, &both[i], &wait[i], err));
+    *both_s = advice_median(both, count);
+    DDP_TRY(all_ranks(t, both_s, err));
+    DDP_TRY(smallest(t, wait, count, err));
+    *wait_s = advice_median(wait, count);
+    return DDP_OK;
+}
+
+/* How many; 0: none. By numbers that all ranks have in common. */
+static uint32_t exchange_count(const ddp_trainer *t, const ddp_advice *a)
+{
+    const ddp_layout *l = t->s->model.layout;
+    double exchange_s, count;
+
+    if (a->link.all_reduce_bytes_per_s <= 0.0 || l->bucket_count > DDP_MAX_PENDING / 2) return 0;
+    exchange_s = (double)l->elements * sizeof(float) / a->link.all_reduce_bytes_per_s;
+    count = 1e-3 * EXCHANGES_MS / (a->together_s + exchange_s);
+    if (count < EXCHANGES_ENOUGH && exchange_s > SLOW * a->together_s) return 0;
+    return (uint32_t)DDP_MAX_OF(EXCHANGES_LEAST, DDP_MIN_OF(EXCHANGES_MOST, count));
+}
+
+/* The link, when messages are gradients that a core has just written: the probe's, which are sent again and again, are
+ * faster where a link is as fast as memory. What the slowest rank of each pass takes beyond its median. And how
+ * computing and sending share processors, also of a run that does not do both at once: a remedy may. */
 static ddp_status exchanges(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
 {
-    double piece_s = a->link.bytes / a->link.all_reduce_bytes_per_s, behind_s = 0.0, beside_s = 0.0, once_s;
-    uint32_t count; /* of numbers that all ranks have in common */
+    double behind_s = 0.0, beside_s = 0.0, exchange_s = 0.0, ignored;
+    uint32_t count = exchange_count(t, a), early = t->s->model.layout->bucket_count - 1;
 
-    if (a->link.all_reduce_bytes_per_s <= 0.0 || piece_s > SLOW * a->together_s) return DDP_OK;
-    once_s = a->together_s + piece_s * t->s->model.layout->bucket_count;
-    count = (uint32_t)DDP_MAX_OF(EXCHANGES_MIN, DDP_MIN_OF(EXCHANGES_MAX, 1e-3 * EXCHANGES_MS / once_s));
-    DDP_TRY(exchange(t, r, 0, count, &behind_s, err));
-    advice_set_link(t, a, behind_s - a->together_s);
-    if (t->reduce.early_buckets == 0) return DDP_OK;
-    DDP_TRY(exchange(t, r, t->reduce.early_buckets, count, &beside_s, err));
+    if (count == 0) return DDP_OK;
+    DDP_TRY(time_exchanges(t, r, 0, count, &behind_s, &exchange_s, err));
+    advice_set_link(t, a, exchange_s);
+    a->straggle_s = DDP_MAX_OF(behind_s - exchange_s - a->together_s, 0.0);
+    if (early == 0) return DDP_OK;
+    DDP_TRY(time_exchanges(t, r, early, count, &beside_s, &ignored, err));
     advice_set_crowding(t, a, beside_s);
     return DDP_OK;
 }

@@ -110,6 +110,7 @@ void advice_set_crowding(const ddp_trainer *t, ddp_advice *a, double beside_s)
     ddp_predict_work work = advice_work(t, a, world);
 
     work.before_s = 0.0;
+    work.early = work.bucket_count - 1;
     work.scatters = work.scalars_apart = false;
     a->crowding = predict_crowding(&work, &link, world, beside_s);
 }
@@ -140,7 +141,7 @@ ddp_predict_work advice_work(const ddp_trainer *t, ddp_advice *a, ddp_predict_wo
     fill_buckets(t, a, compute_s);
     add_hook(t, a);
     return (ddp_predict_work){.before_s = (micros - 1.0) * compute_s + advice_median(a->times[ADVICE_DATA], a->kept),
-                              .compute_s = compute_s,
+                              .compute_s = compute_s + (w.world > 1 ? a->straggle_s : 0.0),
                               .buckets = a->buckets,
                               .bucket_count = t->s->model.layout->bucket_count,
                               .early = t->reduce.early_buckets,

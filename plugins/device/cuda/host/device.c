@@ -20,7 +20,7 @@ static const ddp_option options[] = {
      "the parameters themselves stay f32.",
      DDP_OPT_ENUM, 0, offsetof(cu_config, rounding)},
     {"residual", "f32", "f32|bf16",
-     "With precision bf16, how the residual stream is stored: embeddings, sums of layers and their gradients. "
+     "With precision bf16, how the residual stream is stored: embeddings, positions, norms, their sums, and the gradients of these. "
      "f32 is what PyTorch's autocast has; bf16 moves fewer bytes and rounds every sum.",
      DDP_OPT_ENUM, 0, offsetof(cu_config, residual)},
     {"graphs", "yes", NULL, "Whether a range of kernels is captured as a CUDA graph and launched as one.", DDP_OPT_BOOL,
@@ -302,7 +302,7 @@ static ddp_status cu_open(const ddp_host *host, const void *config, const ddp_de
 
     if (status == DDP_OK && c->residual == IN_BF16 && p->precision != DDP_PRECISION_BF16)
         status = ddp_fail(err, DDP_ERR_CONFIG,
-                          "[device.cuda] residual = bf16 goes with [train] precision = bf16, but that is f32; "
+                          "[device.cuda] residual = bf16 needs [train] precision = bf16, which is f32 here; "
                           "set precision = bf16, or leave out residual");
     if (status != DDP_OK) return status;
     d = calloc(1, sizeof(*d));

@@ -9,7 +9,7 @@
  *   embedding, position, losses, results           f32
  *   a gradient                                     as the value it is the gradient of
  *
- * With residual bf16 embedding and position too, and a norm as its input: so all that a transformer's layers add to. */
+ * With residual bf16 embedding and position are bf16 too, and a norm has its input's type; then so is every sum. */
 #include "cu.h"
 
 #include <string.h>
