@@ -26,6 +26,8 @@ GPT = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "token
        "model.gpt2": {"preset": "bytes", "layers": 2, "width": 32, "heads": 2},
        "train": {"batch_size": 2, "max_steps": 3, "epochs": 1},
        "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None}}
+LLAMA = {**GPT, "model": {"plugin": "llama"}, "model.gpt2": None,
+         "model.llama": {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "intermediate": 64, "vocabulary": 256, "tied": "yes"}}
 LENET = {"model": {"plugin": "lenet"}, "model.mlp": None, "model.lenet": {"classes": 4},
          "data.synthetic": {"samples": 24, "shape": "1, 28, 28", "classes": 4}, "train": {"batch_size": 4, "max_steps": 3, "epochs": 1}}
 
@@ -82,17 +84,20 @@ class Cuda(Case):
         self.alike(self.cuda(LENET, mixed, nproc=1, name="gpu"), self.train(SHORT, LENET, mixed, nproc=1, name="cpu"), within=1e-4)
 
     def test_bf16_trains_nearly_that(self):
-        for name, extra in (("mlp", {}), ("gpt", GPT)):
-            half = self.cuda(extra, {"train": {"precision": "bf16"}}, nproc=1, name=f"{name}-half")
+        stream = {"device.cuda": {"residual": "bf16"}}
+        for name, extra in (("mlp", {}), ("gpt", GPT), ("llama", LLAMA)):
+            way = {"train": {"precision": "bf16"}}
+            half = self.cuda(extra, way, nproc=1, name=f"{name}-half")
             cpu = self.train(SHORT, extra, nproc=1, name=f"{name}-cpu")
             self.alike(half, cpu, within=0.02)
-        stream = {"train": {"precision": "bf16"}, "device.cuda": {"residual": "bf16"}}
-        all_half = self.cuda(GPT, stream, nproc=1, name="stream")
-        self.alike(all_half, cpu, within=0.02)
-        self.check(self.losses(all_half) != self.losses(half), "the residual stream was not rounded")
-        live = [float(re.search(r"peak of live values ([0-9.]+) KiB", self.cuda(GPT, way, nproc=1, args=["--check"], name=f"plan-{i}").out).group(1))
-                for i, way in enumerate(({"train": {"precision": "bf16"}}, stream))]
-        self.check(live[1] < 0.9 * live[0], live)
+            if name == "mlp":
+                continue
+            whole = self.cuda(extra, way, stream, nproc=1, name=f"{name}-stream")
+            self.alike(whole, cpu, within=0.02)
+            self.check(self.losses(whole) != self.losses(half), "the residual stream was not rounded")
+            plans = [self.cuda(extra, way, more, nproc=1, args=["--check"], name=f"{name}-plan-{i}").out for i, more in enumerate(({}, stream))]
+            live = [float(re.search(r"peak of live values ([0-9.]+) KiB", p).group(1)) for p in plans]
+            self.check(live[1] < 0.9 * live[0], live)
 
     def test_the_same_bits_however_it_is_run(self):
         """Ahead of the host or not, by graphs or not, with streams that are late."""
