@@ -7,7 +7,7 @@ FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/aggregate.c tests
 	tests/fuzz/targets/jsonl.c tests/fuzz/targets/model_config.c tests/fuzz/targets/model_index.c tests/fuzz/targets/net.c tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/report.c tests/fuzz/targets/safetensors.c \
 	tests/fuzz/targets/secret.c tests/fuzz/targets/shards.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
 FUZZ_SHARED = tests/fuzz/fuzz.c $(REPORT_SHARED) plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/dataset/common/split.c plugins/dataset/common/cell.c plugins/dataset/common/texts.c plugins/dataset/common/temp.c plugins/init/env/slurm.c \
-	plugins/backend/aggregate/workers.c plugins/backend/aggregate/wire.c plugins/backend/common/kernels_avx2.c \
+	plugins/backend/aggregate/workers.c plugins/backend/aggregate/socket.c plugins/backend/aggregate/wire.c plugins/backend/common/kernels_avx2.c \
 	plugins/backend/common/kernels_avx512.c plugins/backend/common/kernels_portable.c plugins/backend/common/reduce.c \
 	plugins/init/file/record.c plugins/model/layers/build.c plugins/model/layers/file.c plugins/model/layers/keys.c \
 	plugins/model/layers/kinds.c plugins/model/llama/config.c
