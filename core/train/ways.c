@@ -219,7 +219,7 @@ static void say_idle_helpers(const ddp_trainer *t)
     if (ops->helper->count(t->s->backend->config) == 0) return;
     ddp_log_line(
         t->s->log, DDP_LOG_WARN,
-        "gradients are scattered here, as by [ddp] zero = 1, and the hosts that help backend %s help with all-reduces alone: they have nothing to do; leave out zero, or take backend = gloo-tcp",
+        "gradients are scattered here, as by [ddp] zero = 1, and the hosts that help backend %s help with all-reduces alone: they have nothing to do; leave out zero, or take a backend without them",
         ddp_session_backend_name(t->s));
 }
 
