@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -33,9 +34,8 @@ int aggregate_under_way(double bytes_per_s, double round_trip_s, int least)
     return bytes < MOST ? (int)bytes : MOST;
 }
 
-/* The smallest round trip seen is one without queues. Where the limit itself holds a connection
- * back, its rate shows that, so the limit doubles with each look until the link is the bound. The kernel cuts it to
- * net.core.wmem_max. */
+/* The smallest round trip seen is one without queues. Where the limit itself holds a connection back, its rate shows
+ * that, so the limit doubles with each look until the link is the bound. The kernel cuts it to net.core.wmem_max. */
 void aggregate_socket_adapt(int fd, int least)
 {
     struct tcp_info i = {0};

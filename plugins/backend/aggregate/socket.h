@@ -5,7 +5,6 @@
  * 32. So a connection begins with few bytes, and gets more where its link holds more. */
 #pragma once
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* The smallest limits of what is under way, in bytes: of two ranks, of a rank and an aggregator; how often to look. */

@@ -148,7 +148,7 @@ static void as_much_is_under_way_as_a_link_holds(void **state)
     (void)close(fds[1]);
 }
 
-/* ---- an aggregator's workers -------------------------------------------------------------------------------------*/
+/* ---- an aggregator's workers ------------------------------------------------------------------------------------ */
 enum { PIECES = 48, PIECE = 1024 }; /* of floats */
 
 typedef struct worker_end {

@@ -120,13 +120,9 @@ static ddp_status submit(ddp_trainer *t, uint32_t from, uint32_t to, uint64_t *t
 
     for (uint32_t b = from; b < to; b++) {
         float *gradients = t->mem.grads + l->buckets[b].first;
-        const ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
-                               .coll = {.struct_size = sizeof(ddp_coll),
-                                        .dtype = DDP_F32,
-                                        .op = DDP_SUM,
-                                        .send = gradients,
-                                        .recv = gradients,
-                                        .count = ddp_bucket_elements(l, b)}};
+        const ddp_task task =
+            ddp_task_of(DDP_COLL_ALL_REDUCE, DDP_SUM, gradients, gradients, ddp_bucket_elements(l, b));
+
         DDP_TRY(ddp_communicator_submit(t->comm, &task, ticket, err));
     }
     return DDP_OK;
@@ -182,8 +178,8 @@ static ddp_status smallest(ddp_trainer *t, double *values, uint32_t count, ddp_e
     return st == DDP_ERR_NOMEM ? st : st == DDP_OK ? DDP_OK : ddp_fail_as(err, DDP_EXIT_PEER);
 }
 
-/* `count` of them, the first of all does not count. The median of both, of the slowest rank; and of the part behind the
- * pass, of the rank that came last each time: the others have waited for it. */
+/* `count` of them, the first of all does not count. The median of both, of the slowest rank; and, unless wait_s is
+ * NULL, of the part behind the pass, of the rank that came last each time: the others have waited for it. */
 static ddp_status time_exchanges(ddp_trainer *t, runs *r, uint32_t early, uint32_t count, double *both_s,
                                  double *wait_s, ddp_err *err)
 {
@@ -193,6 +189,7 @@ static ddp_status time_exchanges(ddp_trainer *t, runs *r, uint32_t early, uint32
     for (uint32_t i = 0; i < count; i++) DDP_TRY(exchange(t, r, early, &both[i], &wait[i], err));
     *both_s = advice_median(both, count);
     DDP_TRY(all_ranks(t, both_s, err));
+    if (wait_s == NULL) return DDP_OK;
     DDP_TRY(smallest(t, wait, count, err));
     *wait_s = advice_median(wait, count);
     return DDP_OK;
@@ -216,15 +213,16 @@ static uint32_t exchange_count(const ddp_trainer *t, const ddp_advice *a)
  * computing and sending share processors, also of a run that does not do both at once: a remedy may. */
 static ddp_status exchanges(ddp_trainer *t, ddp_advice *a, runs *r, ddp_err *err)
 {
-    double behind_s = 0.0, beside_s = 0.0, exchange_s = 0.0, ignored;
+    double behind_s = 0.0, beside_s = 0.0, exchange_s = 0.0;
     uint32_t count = exchange_count(t, a), early = t->s->model.layout->bucket_count - 1;
 
+    a->exchanges = count;
     if (count == 0) return DDP_OK;
     DDP_TRY(time_exchanges(t, r, 0, count, &behind_s, &exchange_s, err));
     advice_set_link(t, a, exchange_s);
     a->straggle_s = DDP_MAX_OF(behind_s - exchange_s - a->together_s, 0.0);
     if (early == 0) return DDP_OK;
-    DDP_TRY(time_exchanges(t, r, early, count, &beside_s, &ignored, err));
+    DDP_TRY(time_exchanges(t, r, early, count, &beside_s, NULL, err));
     advice_set_crowding(t, a, beside_s);
     return DDP_OK;
 }

@@ -29,7 +29,8 @@ struct ddp_advice {
     ddp_link link;              /* zeros: not measured */
     double alone_s, together_s; /* forward and backward of a micro-batch: of rank 0, of the slowest one of all; full */
     double *ready;              /* by bucket: the part of a pass after which its gradients are final */
-    double straggle_s;          /* what the slowest rank of a pass takes beyond together_s, in the mean; 0: not known */
+    double straggle_s;          /* what the slowest rank of each pass takes beyond together_s; 0: not known */
+    uint32_t exchanges; /* passes with an exchange that were measured, each way; 0: the probe tells of the link */
     double crowding; /* times as long as alone computing and sending take at the same time, 1 and more; 0: not known */
     double scan_s;   /* a look at all gradients; full, and where the trainer's thread looks */
     ddp_predict_bucket *buckets; /* as many as the layout has, and: */

@@ -125,6 +125,7 @@ static json_t *report_json(const ddp_trainer *t, ddp_advice *a)
     (void)json_object_set_new(o, "link", link_json(a));
     (void)json_object_set_new(o, "one_rank", json_pack("{s:f, s:f}", "compute_s", a->alone_s, "step_s", one_s));
     (void)json_object_set_new(o, "compute_s", json_real(a->together_s));
+    (void)json_object_set_new(o, "exchanges", json_integer(a->exchanges));
     (void)json_object_set_new(o, "crowding", json_real(DDP_MAX_OF(a->crowding, 1.0)));
     (void)json_object_set_new(o, "predicted", predicted);
     (void)json_object_set_new(o, "measured", measured_json(t, a, one_s));
