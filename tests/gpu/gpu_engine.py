@@ -119,6 +119,9 @@ class Plan:
         return {name: count for name, count in self.kernels.items() if re.match(r"attention|conv", name)}
 
 
+CRASHES = {-s for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
+
+
 class Context:
     def __init__(self, args, out, work):
         self.args, self.out, self.work = args, out, work
@@ -209,9 +212,20 @@ class Context:
         r.seconds = time.monotonic() - began
         said = self.library_lines(libraries) if r.returncode != 0 else libraries.cleanup() or ""
         self.log.write(f"---- {title}: {' '.join(command)}\n{out}{err}{said}---- exit {r.returncode} after {r.seconds:.1f} s\n")
+        if r.returncode in CRASHES:
+            self.backtrace(title, command, env, cwd)
         if check and r.returncode != 0:
             raise Failure(f"exit {r.returncode}: {last_line(err or out)}")
         return r
+
+    def backtrace(self, title, command, env, cwd):
+        """Of a program that a signal has ended: once more, under a debugger."""
+        debugger = next((d for d in ("gdb", "cuda-gdb", "/usr/local/cuda/bin/cuda-gdb") if shutil.which(d)), None)
+        if debugger:
+            argv = [debugger, "-batch", "-ex", "run", "-ex", "bt 30", "-ex", "info threads", "--args", *command]
+            if open(command[0], "rb").read(2) == b"#!":
+                argv[argv.index("--args") + 1:] = ["/bin/sh", *command]
+            self.call(f"{title}, backtrace", argv, env, 45, False, cwd)
 
     def device(self, number=0):
         return f"cuda:{number}" if self.cuda else "cpu"

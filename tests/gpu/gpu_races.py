@@ -15,6 +15,7 @@ from gpu_engine import ADAMW, SGD, SRC, Failure, fashion, kill_group, merged
 
 COMPILE_S = 230  # for all of PyTorch's ways of one model; those that are left when it is over are left out
 RACES = ("gpt2", "resnet", "mlp")
+NOT_FAR = 1.1    # of the fastest: a way of PyTorch's that takes longer has no further turn
 
 
 class Rival:
@@ -198,7 +199,7 @@ def start(c, chosen):
     """PyTorch's processes of the races that are chosen."""
     made = {}
     for name in RACES:
-        if name in chosen:
+        if name in chosen and not c.args.alone:
             race = KINDS[name](c)
             made[name] = Rival(c, name, race["batch"], race["context"] or 1)
     return made
@@ -235,24 +236,24 @@ def asked(c, what, ways, call):
 
 def compete(c, name, rival):
     race = KINDS[name](c)
-    ways = asked(c, name, [], lambda: list(rival.ready(c))) or []
+    ways = (asked(c, name, [], lambda: list(rival.ready(c))) or []) if rival else []
     ours(c, f"{name}-first", race, steps=1)  # measures and keeps algorithms
     with Memory() as memory:
         ours(c, f"{name}-memory", race)
     rates = asked(c, name, ways, lambda: rival.ask(c, rates=True)) if ways else None
     mine, theirs, reserved, hidden = [], {}, {}, []
-    for _ in range(2 if c.args.tiny else 4):
+    for _ in range(1 if rival is None else 2 if c.args.tiny else 4):
         r = ours(c, name, race)
         mine.append(r.step_ms(race["warmup"]))
         hidden.append(r.unaccounted_ms())
         for way in list(ways):
-            if way == "eager" and len(theirs.get(way, [])) == 2:
-                continue
             a = asked(c, name, ways, lambda way=way: turn(c, name, race, rival, way))
             if a is None:
                 break
             theirs.setdefault(way, []).append(a["ms"])
             reserved[way] = a.get("reserved", 0)
+        least = min((statistics.median(theirs[w]) for w in ways), default=0.0)
+        ways = [w for w in ways if statistics.median(theirs[w]) <= NOT_FAR * least]
     c.tables[name] = result = summed_up(race, rates, mine, theirs)
     result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": planned_memory(c, name, race),
                "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None,
