@@ -145,12 +145,26 @@ def gpus(c):
 
 
 def ops(c):
-    c.part("every op against the scalar reference", unit_tests, c, "every op against the scalar reference", "cuda_ops", "test_device")
-    c.part("whole models against the scalar reference", unit_tests, c, "whole models against the scalar reference", "cuda_models",
-           "test_device_sequence")
+    """Side by side: each process takes one processor, and next to nothing of the GPU."""
+    jobs = [("every op against the scalar reference", unit_tests, "cuda_ops", "test_device"),
+            ("whole models against the scalar reference", unit_tests, "cuda_models", "test_device_sequence")]
     if c.cuda:
-        c.part("whole steps against their calls", unit_tests, c, "whole steps against their calls, bit for bit", "cuda_step", None)
-    c.part("contract of the device", conform, c, f"device.{'cuda' if c.cuda else 'cpu'}")
+        jobs.append(("whole steps against their calls, bit for bit", unit_tests, "cuda_step", None))
+    device = f"device.{'cuda' if c.cuda else 'cpu'}"
+    jobs.append((f"contract of {device}", conform, device))
+    beside(c, [(what, function, c, what, *rest) for what, function, *rest in jobs])
+
+
+def beside(c, parts):
+    """Parts of a stage, all at once."""
+    threads = [threading.Thread(target=c.part, args=args) for args in parts]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+SHARES = 12  # of each program's tests, a process each
 
 
 def unit_tests(c, what, on_gpu, on_cpu):
@@ -160,24 +174,40 @@ def unit_tests(c, what, on_gpu, on_cpu):
             raise Failure(f"{program} is not there: make tests/gpu/{on_gpu} before pack")
         raise Impossible(f"{program} is not built")
     env = {"LD_LIBRARY_PATH": ":".join(filter(None, [str(c.home / "lib"), c.env["DDP_CUDA_LIBRARIES"], c.env.get("LD_LIBRARY_PATH")]))}
-    r = c.call(on_gpu, [program], env=env, check=False, limit=90)
-    text = r.stdout + r.stderr
-    passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) test", text)))
-    skipped = len(re.findall(r"\[  SKIPPED \] \w", text))
-    failed = sorted(set(re.findall(r"\[  FAILED  \] (\w*[a-z][\w, ]*)", text)))
-    said = re.findall(r"^(?:ERROR: |#  *)?(value .*|.*should be.*)$", text, re.M)
-    if r.returncode != 0 or passed == 0:
-        raise Failure(f"exit {r.returncode}, {passed} passed, failed: {'; '.join(failed) or last_line(text)}{': ' + said[0] if said else ''}")
-    c.row(what, "ok", f"{passed} tests passed, {skipped} skipped, {r.seconds:.0f} s")
+    count = SHARES if c.cuda else 1
+    shares, passed, skipped, bad, longest = range(1, count + 1), [], [], [], []
+
+    def share(number):
+        try:
+            r = c.call(f"{on_gpu}-{number}", [program], env={**env, "DDP_TEST_SHARE": f"{number}/{count}"}, check=False)
+        except Failure as e:
+            bad.append(str(e))
+            return
+        text = r.stdout + r.stderr
+        passed.extend(map(int, re.findall(r"\[  PASSED  \] (\d+) test", text)))
+        skipped.extend(re.findall(r"\[  SKIPPED \] \w", text))
+        longest.append(r.seconds)
+        failed = sorted(set(re.findall(r"\[  FAILED  \] (\w*[a-z][\w, ]*)", text)))
+        said = re.findall(r"^(?:ERROR: |#  *)?(value .*|.*should be.*)$", text, re.M)
+        if r.returncode != 0:
+            bad.append(f"exit {r.returncode}, failed: {'; '.join(failed) or last_line(text)}{': ' + said[0] if said else ''}")
+    threads = [threading.Thread(target=share, args=(n,)) for n in shares]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if bad or not sum(passed):
+        raise Failure(f"{sum(passed)} passed; {'; '.join(bad)}")
+    c.row(what, "ok", f"{sum(passed)} tests passed, {len(skipped)} skipped, {max(longest):.0f} s")
 
 
-def conform(c, plugin):
+def conform(c, what, plugin):
     r = c.call("conform", [c.home / "ddpengine", "conform", plugin, "--quick"], check=False)
     line = re.findall(r"^\d+ passed, .*$", r.stdout, re.M)
     if r.returncode != 0 or not line:
         bad = re.findall(r"^.*(?:FAIL|failed:).*$", r.stdout, re.M)
         raise Failure(f"exit {r.returncode}: {(bad or line or [last_line(r.stderr)])[0].strip()[:200]}")
-    c.row(f"contract of {plugin}", "ok", f"{line[0]}, {r.seconds:.0f} s")
+    c.row(what, "ok", f"{line[0]}, {r.seconds:.0f} s")
 
 
 # ---- loss curves -------------------------------------------------------------------------------------------------------------------
@@ -251,15 +281,13 @@ def sanitizer(c):
     text = c.call("sanitizer", [tool, "--help"], limit=20, check=False).stdout
     flash = ["--kernel-name", "kernel_substring=flash"] if "--kernel-name" in text else ["--kernel-regex", "kns=flash"]
     models = small_models(c)
-    jobs = [(f"{kind} of {name}", [tool, "--tool", kind, *(flash if kind == "racecheck" else [])], models[name])
-            for kind, name in (("memcheck", "mlp"), ("memcheck", "gpt"), ("racecheck", "gpt"), ("initcheck", "gpt"), ("initcheck", "mlp"))]
-    c.part("racecheck: is it of the flash kernels", flash_runs, c, models["gpt"])
-    # side by side: each takes one processor most of the time
-    threads = [threading.Thread(target=c.part, args=(what, sanitized, c, what, command, model)) for what, command, model in jobs]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    c.part("the flash kernels are run", flash_runs, c, models["gpt"])
+    beside(c, [(what, sanitized, c, what, [tool, "--tool", kind, *(flash if kind == "racecheck" else [])], models[name], "own" in what)
+               for kind, name, what in SANITIZED for what in [f"{kind} of {what}"]])
+
+
+SANITIZED = (("memcheck", "mlp", "mlp"), ("memcheck", "gpt", "gpt"), ("memcheck", "gpt", "gpt, own attention"), ("memcheck", "resnet", "resnet"),
+             ("racecheck", "gpt", "gpt, own attention"), ("initcheck", "gpt", "gpt"), ("initcheck", "mlp", "mlp"), ("synccheck", "gpt", "gpt, own attention"))
 
 
 def sanitized_config(c, model, own):
@@ -274,17 +302,17 @@ def flash_runs(c, model):
     missing = {"attention(flash)", "attention_grad(flash)"} - set(plan.kernels)
     if missing:
         raise Failure(f"{' and '.join(sorted(missing))} would not run; there is {', '.join(plan.paths()) or 'no attention'}")
-    c.row("racecheck: is it of the flash kernels", "ok", ", ".join(f"{n} {kernel}" for kernel, n in sorted(plan.paths().items())))
+    c.row("the flash kernels are run", "ok", ", ".join(f"{n} {kernel}" for kernel, n in sorted(plan.paths().items())))
 
 
-def sanitized(c, what, command, model):
+def sanitized(c, what, command, model, own):
     """Errors in the kernels of NVIDIA's libraries are told, and fail nothing."""
-    ini, _ = c.prepare(sanitized_config(c, model, "racecheck" in command), what.replace(" ", "-"))
+    ini, _ = c.prepare(sanitized_config(c, model, own), what.replace(" ", "-"))
     command = [*command, "--error-exitcode", "99", "--target-processes", "all", "--print-limit", "50"]
     r = c.call(what, [*command, c.home / "ddpengine", "-c", ini], check=False)
     text = r.stdout + r.stderr
     found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
-    refused = re.search(r"^.*(?:[Dd]evice not supported|not supported on this (?:device|platform)).*$", text, re.M)
+    refused = re.search(r"^.*(?:Internal Sanitizer Error|[Dd]evice not supported|not supported on this (?:device|platform)).*$", text, re.M)
     if refused or not found:
         raise Impossible(f"the tool did not work: {(refused.group(0).strip() if refused else last_line(text))[:200]}")
     kernels = sorted(set(re.findall(r"=+\s+at (?:void )?([\w:]+)", text)))

@@ -13,7 +13,6 @@ import time
 
 from gpu_engine import ADAMW, SGD, SRC, Failure, fashion, kill_group, merged
 
-COMPILE_S = 230  # for all of PyTorch's ways of one model; those that are left when it is over are left out
 RACES = ("gpt2", "resnet", "mlp")
 NOT_FAR = 1.1    # of the fastest: a way of PyTorch's that takes longer has no further turn
 
@@ -24,9 +23,10 @@ class Rival:
     def __init__(self, c, model, batch, context):
         self.name = model
         self.log = (c.work / f"torch-{model}.log").open("w+")
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(c.work / "inductor")}
+        self.limit = c.args.compile  # for all ways; those that are left when it is over are left out
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(c.work / "inductor"), **os.environ}
         argv = [c.args.python, str(SRC / "tests/gpu/gpu_torch.py"), model, "--device", c.args.device, "--batch", str(batch),
-                "--context", str(context), "--lock", str(c.work / "gpu-lock"), "--seconds", str(COMPILE_S - 20)]
+                "--context", str(context), "--lock", str(c.work / "gpu-lock"), "--seconds", str(self.limit - 20)]
         self.p = subprocess.Popen([*argv, *(["--tiny"] if c.args.tiny else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                                   text=True, env=env, start_new_session=True)
         self.answers, self.began, self.ways, self.failed, self.ended = queue.Queue(), time.monotonic(), None, None, False
@@ -53,7 +53,7 @@ class Rival:
             raise Failure(self.failed)
         if self.ways is None:
             try:
-                told = self.answer(min(c.left(), COMPILE_S - (time.monotonic() - self.began)))["ready"]
+                told = self.answer(min(c.left(), self.limit - (time.monotonic() - self.began)))["ready"]
             except Failure as e:
                 self.failed = str(e)
                 kill_group(self.p)  # else it would compile beside what is timed
@@ -242,7 +242,7 @@ def compete(c, name, rival):
         ours(c, f"{name}-memory", race)
     rates = asked(c, name, ways, lambda: rival.ask(c, rates=True)) if ways else None
     mine, theirs, reserved, hidden = [], {}, {}, []
-    for _ in range(1 if rival is None else 2 if c.args.tiny else 4):
+    for _ in range(1 if rival is None else c.args.rounds):
         r = ours(c, name, race)
         mine.append(r.step_ms(race["warmup"]))
         hidden.append(r.unaccounted_ms())

@@ -268,3 +268,24 @@ static inline void job_check_all(job *j)
 #define SEQ(kind, a, b, c)    T(kind, DDP_F32, 3, a, b, c)
 #define IMG(kind, a, b, c, d) T(kind, DDP_F32, 4, a, b, c, d)
 #define LABELS(a)             T(INPUT, DDP_I64, 1, a)
+
+/* Runs the tests; with DDP_TEST_SHARE=K/N in the environment every Nth of them from number K on, of 1 to N, so that N
+ * processes run all of them side by side. */
+static inline int cuda_run_tests(const char *name, const struct CMUnitTest *tests, size_t count)
+{
+    const char *given = getenv("DDP_TEST_SHARE");
+    struct CMUnitTest *some = calloc(count, sizeof(*some));
+    size_t from = 1, step = 1, n = 0;
+    int failed;
+
+    assert_non_null(some);
+    if (given && (sscanf(given, "%zu/%zu", &from, &step) != 2 || from < 1 || step < from)) {
+        (void)printf("DDP_TEST_SHARE = %s: not K/N with K of 1 to N\n", given);
+        free(some);
+        return 2;
+    }
+    for (size_t i = from - 1; i < count; i += step) some[n++] = tests[i];
+    failed = _cmocka_run_group_tests(name, some, n, NULL, NULL);
+    free(some);
+    return failed;
+}

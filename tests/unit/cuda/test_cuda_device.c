@@ -477,5 +477,5 @@ int main(void)
         TIMED(test_conv), F32(test_pool),      F32(test_batch_norm), F32(test_unsupported)};
 
     seed = test_seed();
-    return cmocka_run_group_tests_name("ops on the CUDA device", tests, NULL, NULL);
+    return cuda_run_tests("ops on the CUDA device", tests, DDP_COUNT(tests));
 }

@@ -432,5 +432,5 @@ int main(void)
     };
 
     seed = test_seed();
-    return cmocka_run_group_tests_name("models on the CUDA device", tests, NULL, NULL);
+    return cuda_run_tests("models on the CUDA device", tests, DDP_COUNT(tests));
 }

@@ -300,5 +300,5 @@ int main(void)
     };
 
     net_seed = test_seed();
-    return cmocka_run_group_tests_name("cuda_step", tests, NULL, NULL);
+    return cuda_run_tests("cuda_step", tests, DDP_COUNT(tests));
 }
