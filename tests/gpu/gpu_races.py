@@ -17,19 +17,19 @@ RACES = ("gpt2", "resnet", "mlp")
 NOT_FAR = 1.1    # of the fastest: a way of PyTorch's that takes longer has no further turn
 
 
-class Rival:
-    """A process of gpu_torch.py; it compiles while other stages run."""
+class Compiling:
+    """A process of gpu_torch.py with some of a model's ways; it compiles while other stages run."""
 
-    def __init__(self, c, model, batch, context):
-        self.name = model
-        self.log = (c.work / f"torch-{model}.log").open("w+")
+    def __init__(self, c, model, batch, context, ways):
+        self.name, self.kind = model, ways
+        self.log = (c.work / f"torch-{model}-{ways}.log").open("w+")
         self.limit = c.args.compile  # for all ways; those that are left when it is over are left out
         env = {"TORCHINDUCTOR_CACHE_DIR": str(c.work / "inductor"), **os.environ}
-        argv = [c.args.python, str(SRC / "tests/gpu/gpu_torch.py"), model, "--device", c.args.device, "--batch", str(batch),
+        argv = [c.args.python, str(SRC / "tests/gpu/gpu_torch.py"), model, "--device", c.args.device, "--batch", str(batch), "--ways", ways,
                 "--context", str(context), "--lock", str(c.work / "gpu-lock"), "--seconds", str(self.limit - 20)]
         self.p = subprocess.Popen([*argv, *(["--tiny"] if c.args.tiny else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                                   text=True, env=env, start_new_session=True)
-        self.answers, self.began, self.ways, self.failed, self.ended = queue.Queue(), time.monotonic(), None, None, False
+        self.answers, self.began, self.ended = queue.Queue(), time.monotonic(), False
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self):
@@ -41,31 +41,26 @@ class Rival:
         try:
             line = self.answers.get(timeout=max(1.0, limit))
         except queue.Empty:
-            raise Failure(f"PyTorch ({self.name}) did not answer in {limit:.0f} s") from None
+            raise Failure(f"PyTorch ({self.name}, {self.kind} ways) did not answer in {limit:.0f} s") from None
         if line is None:
             self.log.seek(0)
-            raise Failure(f"PyTorch ({self.name}) ended: {(self.log.read().strip().splitlines() or ['it said nothing'])[-1][:300]}")
+            said = (self.log.read().strip().splitlines() or ["it said nothing"])[-1][:300]
+            raise Failure(f"PyTorch ({self.name}, {self.kind} ways) ended: {said}")
         return json.loads(line)
 
-    def ready(self, c):
-        """The ways that work, after what may be a minute of compiling."""
-        if self.failed:
-            raise Failure(self.failed)
-        if self.ways is None:
-            try:
-                told = self.answer(min(c.left(), self.limit - (time.monotonic() - self.began)))["ready"]
-            except Failure as e:
-                self.failed = str(e)
-                kill_group(self.p)  # else it would compile beside what is timed
-                raise
-            self.ways = [w for w, t in told.items() if not isinstance(t, str)]
-            for way, t in told.items():
-                c.row(f"PyTorch, {self.name}, {way}", "info", f"not possible: {t}" if isinstance(t, str) else f"compiled and tried in {t} s")
-        if not self.ways:
-            raise Failure(f"PyTorch ({self.name}): no way works")
-        return self.ways
+    def ways(self, c):
+        """Those that work, after what may be minutes of compiling; what does not is a row."""
+        try:
+            told = self.answer(min(c.left(), self.limit - (time.monotonic() - self.began)))["ready"]
+        except Failure as e:
+            c.row(f"PyTorch, {self.name}, {self.kind} ways", "info", f"not possible: {e}")
+            self.end(c)  # else it would compile beside what is timed
+            return []
+        for way, t in told.items():
+            c.row(f"PyTorch, {self.name}, {way}", "info", f"not possible: {t}" if isinstance(t, str) else f"compiled and tried in {t} s")
+        return [w for w, t in told.items() if not isinstance(t, str)]
 
-    def ask(self, c, **order):
+    def ask(self, c, order):
         self.p.stdin.write(json.dumps(order) + "\n")
         self.p.stdin.flush()
         out = self.answer(min(c.left(), 120))
@@ -80,7 +75,39 @@ class Rival:
         kill_group(self.p)
         self.p.wait()
         self.log.seek(0)
-        c.log.write(f"---- PyTorch, {self.name}\n{self.log.read()}")
+        c.log.write(f"---- PyTorch, {self.name}, {self.kind} ways\n{self.log.read()}")
+
+
+class Rival:
+    """PyTorch's ways of one model, in two processes, as some of them take much longer to compile."""
+
+    def __init__(self, c, model, batch, context):
+        self.name = model
+        self.processes = [Compiling(c, model, batch, context, ways) for ways in (("plain", "tuned") if c.cuda else ("plain",))]
+        self.by_way = None
+
+    def ready(self, c):
+        if self.by_way is None:
+            self.by_way = {way: p for p in self.processes for way in p.ways(c)}
+        if not self.by_way:
+            raise Failure(f"PyTorch ({self.name}): no way works")
+        return list(self.by_way)
+
+    def ask(self, c, **order):
+        return self.by_way[order["way"]].ask(c, order)
+
+    def rates(self, c):
+        return next(iter(self.by_way.values())).ask(c, {"rates": True})
+
+    def keep(self, c, way):
+        """Ends the processes that do not have the way."""
+        for p in self.processes:
+            if p is not self.by_way[way]:
+                p.end(c)
+
+    def end(self, c):
+        for p in self.processes:
+            p.end(c)
 
 
 def used_memory():
@@ -236,11 +263,11 @@ def asked(c, what, ways, call):
 
 def compete(c, name, rival):
     race = KINDS[name](c)
-    ways = (asked(c, name, [], lambda: list(rival.ready(c))) or []) if rival else []
+    ways = (asked(c, name, [], lambda: rival.ready(c)) or []) if rival else []
     ours(c, f"{name}-first", race, steps=1)  # measures and keeps algorithms
     with Memory() as memory:
         ours(c, f"{name}-memory", race)
-    rates = asked(c, name, ways, lambda: rival.ask(c, rates=True)) if ways else None
+    rates = asked(c, name, ways, lambda: rival.rates(c)) if ways else None
     mine, theirs, reserved, hidden = [], {}, {}, []
     for _ in range(1 if rival is None else c.args.rounds):
         r = ours(c, name, race)
@@ -290,6 +317,8 @@ def turn(c, name, race, rival, way):
 
 def their_memory(c, name, race, rival, way):
     """Of the process, from its most to when it has ended."""
+    rival.keep(c, way)
+    settled_memory()
     with Memory() as memory:
         asked(c, f"{name}, memory", [], lambda: turn(c, name, race, rival, way))
     rival.end(c)

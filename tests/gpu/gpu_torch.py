@@ -2,14 +2,14 @@
 """PyTorch's side of the races of tests/gpu/run: one process a model, which builds and compiles while other stages run, then answers
 lines of JSON on standard input, so that both sides can take turns without compiling again:
 
-    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny] [--lock FILE] [--seconds S]
+    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--ways plain|tuned] [--context T] [--tiny] [--lock FILE] [--seconds S]
     {"way": "compiled", "steps": 30, "warmup": 3}  ->  {"ms": 61.2, "allocated": ..., "reserved": ...}
     {"rates": true}                                ->  {"bf16": FLOP/s, "f32": FLOP/s, "copy": bytes/s}
 
 Made as fast as PyTorch is without other libraries: torch.compile, also with max-autotune, bf16 autocast, scaled_dot_product_attention
 by its own choice and by cuDNN, fused optimisers, images channels last, cuDNN's benchmark, TF32, the vocabulary padded, data on the
-device, no value fetched before the last step; the whole step as one CUDA graph too. Ways that are not compiled after --seconds are
-left out. Memory that it keeps is given back after each line. Of processes with one --lock, one at a time
+device, no value fetched before the last step; the whole step as one CUDA graph too. max-autotune is --ways tuned, a process of its
+own, since it compiles for long. Ways that are not compiled after --seconds are left out. Memory that it keeps is given back after each line. Of processes with one --lock, one at a time
 tries its first steps, in which cuDNN times its algorithms. Models are those of
 tests/parity/torch_models.py, but for linear layers in place of its transposed ones."""
 import argparse
@@ -94,8 +94,8 @@ class WholeByCudnn(Whole):
             return super().forward(x, y)
 
 
-class Late(Exception):
-    pass
+class Late(BaseException):
+    """No Exception: a compiler that tries many kernels takes those for a kernel that does not work."""
 
 
 def late(*_):
@@ -113,7 +113,7 @@ class Rival:
         self.whole = Whole(self.model, self.cuda and args.model != "mlp")
         self.data = [(x.to(args.device), y.to(args.device)) for x, y in data]
         self.optimizer = self.make_optimizer()
-        self.ways = {"eager": self.plain(self.whole)}
+        self.ways = {} if args.ways == "tuned" else {"eager": self.plain(self.whole)}
 
     def make_optimizer(self):
         gpt = self.args.model == "gpt2"
@@ -167,20 +167,20 @@ class Rival:
         return make
 
     def compiled_ways(self):
-        """The likeliest to be the fastest last: they compile for longest."""
+        """Those of --ways: tuned compile for longest."""
         gpt = self.args.model == "gpt2"
+        by_cudnn = WholeByCudnn(self.model, self.whole.half) if gpt else None
+        if self.args.ways == "tuned":
+            tuned = torch.compile(by_cudnn or self.whole, mode="max-autotune-no-cudagraphs")
+            return {"max-autotune": self.plain(tuned), "graph, max-autotune": self.graphed(tuned)}
         compiled = torch.compile(self.whole)
         ways = {"compiled": self.plain(compiled)}
         if self.args.model == "mlp":
             ways["graph"] = self.graphed(self.whole)
         if gpt:
-            by_cudnn = WholeByCudnn(self.model, self.whole.half)
             compiled = torch.compile(by_cudnn)
             ways["compiled, cuDNN attention"] = self.plain(compiled)
         ways["graph, compiled"] = self.graphed(compiled)
-        tuned = torch.compile(by_cudnn if gpt else self.whole, mode="max-autotune-no-cudagraphs")
-        ways["max-autotune"] = self.plain(tuned)
-        ways["graph, max-autotune"] = self.graphed(tuned)
         return ways
 
     def prepare(self):
@@ -189,6 +189,8 @@ class Rival:
         signal.signal(signal.SIGALRM, late)
         if self.cuda:
             self.ways |= self.compiled_ways()
+            with contextlib.suppress(Exception):  # else the first kernels would be compiled one after the other
+                torch._inductor.async_compile.AsyncCompile.wait_pool_ready()
         for name in list(self.ways):
             try:
                 began = time.monotonic()
@@ -196,7 +198,7 @@ class Rival:
                 with self.alone() if name == "eager" else contextlib.nullcontext():
                     self.time({"way": name, "steps": 2, "warmup": 2})
                 told[name] = round(time.monotonic() - began, 1)
-            except Exception as e:  # whatever a compiler throws
+            except (Exception, Late) as e:  # whatever a compiler throws
                 told[name] = f"{type(e).__name__}: {str(e)[:300]}"
                 del self.ways[name]
             finally:
@@ -274,6 +276,7 @@ def main():
     p.add_argument("--batch", type=int, required=True)
     p.add_argument("--context", type=int, default=1024)
     p.add_argument("--tiny", action="store_true")
+    p.add_argument("--ways", choices=("plain", "tuned"), default="plain")
     p.add_argument("--lock", metavar="FILE")
     p.add_argument("--seconds", type=float, default=600.0)
     rival = Rival(p.parse_args(namespace=types.SimpleNamespace()))
