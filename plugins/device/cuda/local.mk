@@ -11,7 +11,7 @@ CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/host/device.c plugins/device/cu
 	plugins/device/cuda/families/metric.c plugins/device/cuda/families/pointwise.c plugins/device/cuda/families/pool.c plugins/device/cuda/families/rope.c plugins/device/cuda/libs/gemm.c plugins/device/cuda/libs/algorithms.c \
 	plugins/device/cuda/libs/gemm_measure.c plugins/device/cuda/libs/libraries.c plugins/device/cuda/libs/timer.c plugins/device/cuda/host/lower.c \
 	plugins/device/cuda/host/mirror.c plugins/device/cuda/host/peak.c plugins/device/cuda/host/queues.c plugins/device/cuda/host/run.c plugins/device/cuda/host/step.c \
-	plugins/device/cuda/host/slices.c plugins/device/cuda/host/types.c
+	plugins/device/cuda/host/side.c plugins/device/cuda/host/slices.c plugins/device/cuda/host/types.c
 CUDA_KERNELS = plugins/device/cuda/kernels/attention/attention.cu plugins/device/cuda/kernels/attention/attention_grad.cu plugins/device/cuda/kernels/batch_norm.cu \
 	plugins/device/cuda/kernels/batch_norm_grad.cu plugins/device/cuda/kernels/columns.cu plugins/device/cuda/kernels/conv.cu plugins/device/cuda/kernels/embedding.cu \
 	plugins/device/cuda/kernels/embedding_grad.cu plugins/device/cuda/kernels/entropy.cu plugins/device/cuda/kernels/attention/flash.cu \

@@ -112,6 +112,20 @@ class Cuda(Case):
                 self.equal(self.losses(r), self.losses(first))
                 self.equal([x.get("grad_norm") for x in self.metrics(r.dir, "step")], [x.get("grad_norm") for x in self.metrics(first.dir, "step")])
 
+    def test_a_second_stream_gives_the_same_bits(self):
+        """Gradients of parameters beside what follows them, in either extreme of the orders that the graph allows."""
+        for name, extra in (("mlp", {}), ("gpt", GPT), ("half", {**GPT, "train": {**GPT["train"], "precision": "bf16"}}), ("lenet", LENET)):
+            way = {"train": {"max_steps": 6}}  # the first is by no graph
+            first = self.cuda(extra, way, {"device.cuda": {"side_stream": "never"}}, nproc=1, name=f"{name}-never")
+            for order in ("reverse", ""):
+                r = self.cuda(extra, way, {"device.cuda": {"side_stream": "always"}}, nproc=1, name=f"{name}-always-{order}",
+                              env={"CUDA_DOUBLE_ORDER": order}, args=["--log-level", "debug"])
+                self.check(re.search(r"[1-9]\d* may run on a second stream", r.err), r)
+                self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
+                self.equal(self.losses(r), self.losses(first))
+        r = self.cuda({"train": {"max_steps": 30, "epochs": 30}}, nproc=1, name="measured", args=["--log-level", "debug"])
+        self.check(re.search(r"ms in order, [\d.]+ with a second stream", r.err), r)
+
     def test_recompute_and_pieces(self):
         for precision in ("f32", "bf16"):
             way = {"train": {"precision": precision, "batch_size": 9}}  # 144 rows of logits: pieces of 128 and 16

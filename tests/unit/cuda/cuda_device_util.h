@@ -12,7 +12,7 @@
 
 /* cu_config of plugins/device/cuda/host/cu.h, which no test sees. */
 typedef struct cuda_config {
-    int32_t tf32, rounding, residual, graphs;
+    int32_t tf32, rounding, residual, graphs, side_stream;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
     uint64_t workspace, logits;
 } cuda_config;

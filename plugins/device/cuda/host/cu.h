@@ -9,6 +9,7 @@
  *   types.c      which values are stored in bf16
  *   exec.c       compile, instances: what each kernel is called with
  *   run.c        the batch's fields, runs, CUDA graphs
+ *   side.c       kernels of a graph that run beside those behind them
  *   step.c       whole steps: what follows the kernels of a run that ends in an update
  *
  * families/ has a file for each family of kernels: what a kernel takes in, what it needs, how it runs. The kernels
@@ -28,7 +29,7 @@ static inline uint64_t cu_round(uint64_t bytes) { return (bytes + CU_ALIGNMENT -
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct cu_config {
-    int32_t tf32, rounding, residual, graphs;
+    int32_t tf32, rounding, residual, graphs, side_stream;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
     uint64_t workspace, logits;
 } cu_config;
@@ -50,6 +51,19 @@ typedef struct cu_ring {
 
 typedef struct cu_attention_entry cu_attention_entry; /* families/attention.c */
 
+enum { CU_SIDE_EVENTS = 16 };
+enum { CU_SIDE_MEASURED = 0, CU_SIDE_ALWAYS, CU_SIDE_NEVER }; /* side_stream */
+
+typedef struct cu_graph cu_graph; /* instance.h */
+/* A second stream for kernels of a graph, and events in it: side.c. */
+typedef struct cu_side {
+    cudaStream_t stream; /* NULL: there is none */
+    bool refused;        /* a capture with it has failed */
+    cudaEvent_t before, done[CU_SIDE_EVENTS];
+    cudaEvent_t from, to; /* around a graph that is timed */
+    cu_graph *timed;      /* and not read yet; NULL: none */
+} cu_side;
+
 struct ddp_device {
     const ddp_host *host;
     int ordinal;
@@ -60,6 +74,8 @@ struct ddp_device {
     uint32_t told_own; /* CU_OWN_*: that cuDNN has nothing for one */
     cudaStream_t streams[DDP_QUEUE_COUNT];
     cudaStream_t input; /* batches come up on it, beside what is computed */
+    cu_side side;
+    bool side_always; /* it is not measured whether that is faster */
     cudaEvent_t *events;
     uint32_t event_count;
     cu_libraries libraries;

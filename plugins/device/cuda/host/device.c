@@ -1,6 +1,6 @@
 /* plugins/device/cuda/host/device.c -- the plugin: its descriptor, options, open, memory, copy, describe. What a
  * program does is in lower.c and exec.c. */
-#include "cu.h"
+#include "instance.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -25,6 +25,10 @@ static const ddp_option options[] = {
      DDP_OPT_ENUM, 0, offsetof(cu_config, residual)},
     {"graphs", "yes", NULL, "Whether a range of kernels is captured as a CUDA graph and launched as one.", DDP_OPT_BOOL,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, graphs)},
+    {"side_stream", "measured", "measured|always|never",
+     "Whether the kernels of a CUDA graph that give gradients of parameters alone run on a second stream, beside those that follow them. "
+     "measured: as is faster over the first steps. The results are the same to the last bit.",
+     DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cu_config, side_stream)},
     {"cublas_library", "libcublasLt.so.13", NULL, "File name or path of the cuBLASLt library.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cublas_library)},
     {"cudnn_library", "libcudnn.so.9", NULL,
@@ -228,6 +232,7 @@ static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_de
     cu_products_params products = {.libraries = &d->libraries,
                                    .host = d->host,
                                    .stream = cu_compute(d),
+                                   .side = d->side.stream,
                                    .cache_dir = dir,
                                    .gpu = d->gpu,
                                    .first_heuristic = p->deterministic != 0,
@@ -287,6 +292,7 @@ static void cu_close(ddp_device *d)
     for (int q = 0; q < DDP_QUEUE_COUNT; q++)
         if (d->streams[q] != NULL) (void)cudaStreamDestroy(d->streams[q]);
     if (d->input != NULL) (void)cudaStreamDestroy(d->input);
+    cu_side_close(d);
     (void)cudaGetLastError();
     peers_remove(d->ordinal);
     free(d->events);
@@ -313,11 +319,13 @@ static ddp_status cu_open(const ddp_host *host, const void *config, const ddp_de
     d->half_stream = c->residual == IN_BF16;
     d->stochastic = c->rounding == STOCHASTIC;
     d->graphs = c->graphs != 0;
+    d->side_always = c->side_stream == CU_SIDE_ALWAYS;
     d->logits_bytes = c->logits;
     peers_add(d->ordinal);
     status = cu_enter(d, err);
     if (status == DDP_OK) status = look(d, err);
     if (status == DDP_OK) status = make_streams(d, err);
+    if (status == DDP_OK && d->graphs && c->side_stream != CU_SIDE_NEVER) status = cu_side_open(d, err);
     if (status == DDP_OK) status = make_words(d, err);
     if (status == DDP_OK) status = open_libraries(d, c, p, err);
     if (status != DDP_OK) {

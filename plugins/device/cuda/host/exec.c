@@ -293,7 +293,7 @@ void cu_instance_free(ddp_instance *in)
         if (in->stages[i].taken != NULL) (void)cudaEventDestroy(in->stages[i].taken);
         free(in->stages[i].calls);
     }
-    for (uint32_t i = 0; i < in->graph_count; i++) (void)cudaGraphExecDestroy(in->graphs[i].exec);
+    for (uint32_t i = 0; i < in->graph_count; i++) cu_graph_free(in->exec->device, &in->graphs[i]);
     for (uint32_t i = 0; i < in->ending_count; i++) cu_ending_free(&in->endings[i]);
     cu_mirror_release(in->exec->device, in->mirror);
     (void)cudaFree(in->own);

@@ -4,6 +4,8 @@
  * run is a step, with its update. */
 #include "instance.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -50,11 +52,32 @@ static ddp_status start_range(const ddp_instance *in, range r, uint32_t stage, d
     return status == DDP_OK && r.ending != NULL ? cu_ending_start(in, r.ending, stage, err) : status;
 }
 
+/* The same with some kernels beside others, of a range that is captured. */
+static ddp_status start_beside(cu_beside *b, range r, uint32_t stage, ddp_err *err)
+{
+    const ddp_device *d = b->in->exec->device;
+    ddp_status status = DDP_OK;
+    cudaError_t result = cudaSuccess;
+
+    for (uint32_t i = r.first; status == DDP_OK && result == cudaSuccess && i < r.last; i++) {
+        cu_call c = b->in->stages[stage].calls[i];
+        result = cu_beside_begin(b, &c, &c.stream);
+        if (result == cudaSuccess) status = start_kernel(&c, r.flags, err);
+        if (result == cudaSuccess && status == DDP_OK) result = cu_beside_end(b);
+    }
+    if (status == DDP_OK && result == cudaSuccess) result = cu_beside_join(b);
+    if (status == DDP_OK && result != cudaSuccess)
+        status = cu_fail(result, err, "device \"cuda:%d\": the second stream", d->ordinal);
+    return status == DDP_OK && r.ending != NULL ? cu_ending_start(b->in, r.ending, stage, err) : status;
+}
+
 /* ---- CUDA graphs ------------------------------------------------------------------------------------------------- */
-static const cu_graph *find_graph(const ddp_instance *in, range r, uint32_t stage)
+enum { TURNS = 4 }; /* of each way */
+
+static cu_graph *find_graph(ddp_instance *in, range r, uint32_t stage)
 {
     for (uint32_t i = 0; i < in->graph_count; i++) {
-        const cu_graph *g = &in->graphs[i];
+        cu_graph *g = &in->graphs[i];
         if (g->first == r.first && g->last == r.last && g->flags == r.flags && g->ending == r.ending &&
             g->stage == stage)
             return g;
@@ -62,28 +85,80 @@ static const cu_graph *find_graph(const ddp_instance *in, range r, uint32_t stag
     return NULL;
 }
 
-/* Nothing runs while it is captured. */
-static ddp_status capture(ddp_instance *in, range r, uint32_t stage, ddp_err *err)
+static void drop_way(cu_graph *g, uint32_t way)
+{
+    if (g->exec[way] != NULL) (void)cudaGraphExecDestroy(g->exec[way]);
+    g->exec[way] = NULL;
+}
+
+void cu_graph_free(ddp_device *d, cu_graph *g)
+{
+    d->side.timed = NULL;
+    for (uint32_t way = 0; way < CU_WAYS; way++) drop_way(g, way);
+}
+
+/* Nothing runs while it is captured. b: with some kernels beside others; NULL: one after the other. */
+static ddp_status capture(const ddp_instance *in, range r, uint32_t stage, cu_beside *b, cudaGraphExec_t *out,
+                          ddp_err *err)
 {
     const ddp_device *d = in->exec->device;
-    cu_graph *g = &in->graphs[in->graph_count];
     cudaGraph_t graph = NULL;
     ddp_status status;
     cudaError_t result = cudaStreamBeginCapture(cu_compute(d), cudaStreamCaptureModeThreadLocal);
 
     if (result != cudaSuccess) return cu_fail(result, err, "a graph cannot be begun");
-    status = start_range(in, r, stage, err);
+    status = b != NULL ? start_beside(b, r, stage, err) : start_range(in, r, stage, err);
     result = cudaStreamEndCapture(cu_compute(d), &graph);
-    if (status == DDP_OK && result == cudaSuccess) result = cudaGraphInstantiate(&g->exec, graph, 0);
+    if (status == DDP_OK && result == cudaSuccess) result = cudaGraphInstantiate(out, graph, 0);
     if (graph != NULL) (void)cudaGraphDestroy(graph);
     if (status != DDP_OK) return status;
-    if (result != cudaSuccess) return cu_fail(result, err, "they cannot be made a graph");
-    g->first = r.first;
-    g->last = r.last;
-    g->flags = r.flags;
-    g->stage = stage;
-    g->ending = r.ending;
+    return result == cudaSuccess ? DDP_OK : cu_fail(result, err, "they cannot be made a graph");
+}
+
+/* The way with a second stream, where there is something for it to do. */
+static ddp_status capture_beside(const ddp_instance *in, range r, uint32_t stage, cu_graph *g, ddp_err *err)
+{
+    const ddp_device *d = in->exec->device;
+    cu_beside *b;
+    ddp_status status;
+
+    b = calloc(1, sizeof(*b));
+    if (b == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a graph");
+    b->in = in;
+    status = capture(in, r, stage, b, &g->exec[CU_BESIDE], err);
+    if (status == DDP_OK && b->total == 0) drop_way(g, CU_BESIDE);
+    if (status == DDP_OK && b->total > 0 && d->side_always) {
+        drop_way(g, CU_IN_ORDER);
+        g->way = CU_BESIDE;
+    }
+    if (status == DDP_OK && b->total > 0)
+        CU_LOG(d, DDP_LOG_DEBUG,
+               "device \"cuda:%d\": of kernels %u to %u, %u may run on a second stream; the first waits %u times",
+               d->ordinal, r.first, r.last, b->total, b->waits);
+    free(b);
+    return status;
+}
+
+static ddp_status capture_ways(ddp_instance *in, range r, uint32_t stage, ddp_err *err)
+{
+    ddp_device *d = in->exec->device;
+    cu_graph *g = &in->graphs[in->graph_count];
+    ddp_status status;
+
+    *g = (cu_graph){.first = r.first,
+                    .last = r.last,
+                    .flags = r.flags,
+                    .stage = stage,
+                    .ending = r.ending,
+                    .ms = {INFINITY, INFINITY}};
+    status = capture(in, r, stage, NULL, &g->exec[CU_IN_ORDER], err);
+    if (status != DDP_OK) return status;
     in->graph_count++;
+    if (d->side.stream == NULL || d->side.refused || capture_beside(in, r, stage, g, err) == DDP_OK) return DDP_OK;
+    (void)cudaGetLastError();
+    d->side.refused = true;
+    CU_LOG(d, DDP_LOG_WARN, "device \"cuda:%d\": kernels run one after the other, without side_stream: %s", d->ordinal,
+           err->msg);
     return DDP_OK;
 }
 
@@ -96,7 +171,7 @@ static void try_capture(ddp_instance *in, range r)
 
     for (uint32_t stage = 0; stage < CU_STAGES && in->graph_count < CU_GRAPHS; stage++) {
         if (r.ending != NULL && stage != in->stage) continue;
-        if (capture(in, r, stage, &err) == DDP_OK) continue;
+        if (capture_ways(in, r, stage, &err) == DDP_OK) continue;
         (void)cudaGetLastError();
         d->graphs = false;
         CU_LOG(d, DDP_LOG_WARN,
@@ -106,17 +181,51 @@ static void try_capture(ddp_instance *in, range r)
     }
 }
 
+/* What the last graph that was timed took, where it is past by now. */
+static void read_time(ddp_device *d)
+{
+    cu_graph *g = d->side.timed;
+    float ms;
+
+    if (g == NULL || cudaEventQuery(d->side.to) != cudaSuccess) return;
+    d->side.timed = NULL;
+    if (cudaEventElapsedTime(&ms, d->side.from, d->side.to) != cudaSuccess) return;
+    if (ms < g->ms[g->way]) g->ms[g->way] = ms;
+    g->turns++;
+    g->way = g->turns % CU_WAYS;
+    if (g->turns < TURNS * CU_WAYS) return;
+    g->way = g->ms[CU_BESIDE] < g->ms[CU_IN_ORDER] ? CU_BESIDE : CU_IN_ORDER;
+    CU_LOG(d, DDP_LOG_DEBUG, "device \"cuda:%d\": kernels %u to %u take %.4f ms in order, %.4f with a second stream",
+           d->ordinal, g->first, g->last, (double)g->ms[CU_IN_ORDER], (double)g->ms[CU_BESIDE]);
+}
+
+/* Both ways take turns in the first runs. One graph is timed at once; nobody waits for it. */
+static cudaError_t launch(ddp_device *d, cu_graph *g)
+{
+    bool timed;
+    cudaError_t result = cudaSuccess;
+
+    read_time(d);
+    timed = g->exec[CU_BESIDE] != NULL && g->exec[CU_IN_ORDER] != NULL && g->turns < TURNS * CU_WAYS &&
+            d->side.timed == NULL;
+    if (timed) result = cudaEventRecord(d->side.from, cu_compute(d));
+    if (result == cudaSuccess) result = cudaGraphLaunch(g->exec[g->way], cu_compute(d));
+    if (timed && result == cudaSuccess) result = cudaEventRecord(d->side.to, cu_compute(d));
+    if (timed && result == cudaSuccess) d->side.timed = g;
+    return result;
+}
+
 /* The first run is without a graph: it loads what the kernels and the libraries load once, which may not happen in a
  * capture. */
 static ddp_status start(ddp_instance *in, range r, ddp_err *err)
 {
-    const ddp_device *d = in->exec->device;
-    const cu_graph *g = find_graph(in, r, in->stage);
+    ddp_device *d = in->exec->device;
+    cu_graph *g = find_graph(in, r, in->stage);
     ddp_status status;
     cudaError_t result;
 
     if (g != NULL) {
-        result = cudaGraphLaunch(g->exec, cu_compute(d));
+        result = launch(d, g);
         return result == cudaSuccess ? DDP_OK
                                      : cu_fail(result, err, "device \"cuda:%d\": the graph of kernels %u to %u",
                                                d->ordinal, r.first, r.last);

@@ -102,7 +102,7 @@ static ddp_status make_room(ddp_instance *in, ddp_err *err)
         return cu_fail(result, err, "device \"cuda:%d\": a kernel failed", in->exec->device->ordinal);
     for (uint32_t i = 0; i < in->graph_count; i++) {
         if (in->graphs[i].ending == last)
-            (void)cudaGraphExecDestroy(in->graphs[i].exec);
+            cu_graph_free(in->exec->device, &in->graphs[i]);
         else
             in->graphs[kept++] = in->graphs[i];
     }

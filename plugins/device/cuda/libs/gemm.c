@@ -22,6 +22,7 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
     if (all == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for the matrix products of a CUDA device");
     all->l = p->libraries;
     all->workspace_bytes = p->workspace_bytes;
+    all->side = p->side;
     all->first_heuristic = p->first_heuristic;
     all->tf32 = p->tf32;
     all->candidates = p->candidates < 1                       ? 1
@@ -39,6 +40,8 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
         goto failed;
     }
     result = all->workspace_bytes > 0 ? cudaMalloc(&all->workspace, all->workspace_bytes) : cudaSuccess;
+    if (result == cudaSuccess && all->workspace_bytes > 0 && all->side != NULL)
+        result = cudaMalloc(&all->side_workspace, all->workspace_bytes);
     if (result != cudaSuccess) {
         status = cu_fail(result, err, "%zu bytes of device memory for cuBLASLt's workspace", all->workspace_bytes);
         goto failed;
@@ -62,6 +65,7 @@ void cu_products_close(cu_products *all)
     if (all == NULL) return;
     if (all->handle != NULL) (void)all->l->cublasLtDestroy(all->handle);
     if (all->workspace != NULL) (void)cudaFree(all->workspace);
+    if (all->side_workspace != NULL) (void)cudaFree(all->side_workspace);
     cu_timer_close(&all->timer);
     cu_algorithms_close(all->known);
     free(all);
@@ -173,9 +177,10 @@ cublasStatus_t cu_product_start(const cu_product *t, const cublasLtMatmulAlgo_t 
                                 const void *b, void *c, bool add)
 {
     const float one = 1, beta = add ? 1 : 0;
+    void *workspace = s != NULL && s == t->all->side ? t->all->side_workspace : t->all->workspace;
 
     return t->all->l->cublasLtMatmul(t->all->handle, t->desc, &one, b, t->b, a, t->a, &beta, c, t->c, c, t->c, algo,
-                                     t->all->workspace, t->all->workspace_bytes, s);
+                                     workspace, t->all->workspace_bytes, s);
 }
 
 ddp_status cu_product_run(const cu_product *t, cudaStream_t s, const void *a, const void *b, void *c, void *bias,

@@ -16,6 +16,7 @@ typedef struct cu_products_params {
     const cu_libraries *libraries;
     const ddp_host *host; /* log */
     cudaStream_t stream;  /* on which algorithms are measured */
+    cudaStream_t side;    /* products on it have a workspace of their own; NULL: there is none */
     /* "": nothing is kept. A folder that is not there is made. What cannot be read or written is said once in the
      * log, and costs nothing but time. */
     const char *cache_dir;

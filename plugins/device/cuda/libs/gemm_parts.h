@@ -10,7 +10,8 @@ enum { CU_PRODUCT_CANDIDATES = 32 };
 struct cu_products {
     const cu_libraries *l;
     cublasLtHandle_t handle;
-    void *workspace;
+    void *workspace, *side_workspace;
+    cudaStream_t side;
     size_t workspace_bytes;
     bool first_heuristic, tf32;
     uint32_t candidates;
