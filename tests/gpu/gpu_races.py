@@ -266,7 +266,7 @@ def compete(c, name, rival):
     ways = (asked(c, name, [], lambda: rival.ready(c)) or []) if rival else []
     ours(c, f"{name}-first", race, steps=1)  # measures and keeps algorithms
     with Memory() as memory:
-        ours(c, f"{name}-memory", race)
+        ours(c, f"{name}-memory", race, ["--log-level", "debug"])  # which of several ways it takes
     rates = asked(c, name, ways, lambda: rival.rates(c)) if ways else None
     mine, theirs, reserved, hidden = [], {}, {}, []
     for _ in range(1 if rival is None else c.args.rounds):
