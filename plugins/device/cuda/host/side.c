@@ -80,7 +80,7 @@ static void look_at(const ddp_instance *in, const cu_call *c, cu_touched *t)
     touch_moves(t, c->after, c->after_count);
 }
 
-static bool meet(const cu_touched *a, const cu_touched *b)
+static bool clash(const cu_touched *a, const cu_touched *b)
 {
     for (uint32_t i = 0; i < a->count; i++)
         for (uint32_t j = 0; j < b->count; j++) {
@@ -130,7 +130,7 @@ cudaError_t cu_beside_begin(cu_beside *b, const cu_call *c, cudaStream_t *stream
         return result == cudaSuccess ? cudaStreamWaitEvent(d->side.stream, d->side.before, 0) : result;
     }
     for (uint32_t i = b->count; i-- > 0;)
-        if (meet(&b->pending[i], mine)) {
+        if (clash(&b->pending[i], mine)) {
             b->waits++;
             return wait_for(b, i);
         }
