@@ -167,7 +167,8 @@ static cudaError_t allocate(void **out, size_t bytes, int device, const char *ca
     if (e == cudaSuccess) e = allowed(call);
     if (e == cudaSuccess && fails()) e = cudaErrorMemoryAllocation;
     if (e != cudaSuccess || bytes == 0) return said(e);
-    if (device >= 0 && bytes > memory_bytes - used[device]) return said(cudaErrorMemoryAllocation);
+    if (device >= 0 && (used[device] > memory_bytes || bytes > memory_bytes - used[device]))
+        return said(cudaErrorMemoryAllocation);
     if (device >= 0) {
         at = take(bytes);
     } else if (posix_memalign(&at, PAGE, bytes) != 0) {
