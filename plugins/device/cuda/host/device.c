@@ -27,7 +27,7 @@ static const ddp_option options[] = {
      DDP_OPT_F_PER_RANK, offsetof(cu_config, graphs)},
     {"side_stream", "measured", "measured|always|never",
      "Whether the kernels of a CUDA graph that give gradients of parameters alone run on a second stream, beside those that follow them. "
-     "measured: as is faster over the first steps. The results are the same to the last bit.",
+     "measured: as is faster over the first steps. The second stream changes no bits, and takes `workspace` once more.",
      DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cu_config, side_stream)},
     {"cublas_library", "libcublasLt.so.13", NULL, "File name or path of the cuBLASLt library.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cublas_library)},

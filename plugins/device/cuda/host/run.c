@@ -106,6 +106,7 @@ static ddp_status capture(const ddp_instance *in, range r, uint32_t stage, cu_be
     ddp_status status;
     cudaError_t result = cudaStreamBeginCapture(cu_compute(d), cudaStreamCaptureModeThreadLocal);
 
+    *out = NULL;
     if (result != cudaSuccess) return cu_fail(result, err, "a graph cannot be begun");
     status = b != NULL ? start_beside(b, r, stage, err) : start_range(in, r, stage, err);
     result = cudaStreamEndCapture(cu_compute(d), &graph);
@@ -187,7 +188,11 @@ static void read_time(ddp_device *d)
     cu_graph *g = d->side.timed;
     float ms;
 
-    if (g == NULL || cudaEventQuery(d->side.to) != cudaSuccess) return;
+    if (g == NULL) return;
+    if (cudaEventQuery(d->side.to) != cudaSuccess) {
+        (void)cudaGetLastError(); /* that it is not ready */
+        return;
+    }
     d->side.timed = NULL;
     if (cudaEventElapsedTime(&ms, d->side.from, d->side.to) != cudaSuccess) return;
     if (ms < g->ms[g->way]) g->ms[g->way] = ms;
