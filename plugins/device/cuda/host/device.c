@@ -226,6 +226,14 @@ static void name_libraries(ddp_device *d)
                    dnn % 100);
 }
 
+/* Kernels one after the other are slower, and no reason not to train. */
+static void without_side(ddp_device *d, const char *why)
+{
+    (void)cudaGetLastError();
+    cu_side_close(d);
+    CU_LOG(d, DDP_LOG_WARN, "device \"cuda:%d\": without side_stream: %s", d->ordinal, why);
+}
+
 static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_device_params *p, ddp_err *err)
 {
     char dir[4096];
@@ -253,6 +261,8 @@ static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_de
     cache_dir(c, dir, sizeof(dir));
     status = cu_products_open(&products, &d->products, err);
     if (status != DDP_OK) return status;
+    if (d->side.stream != NULL && !cu_products_have_side(d->products))
+        without_side(d, "no memory for a second workspace");
     if (d->libraries.dnn != NULL)
         status = cu_dnn_open(&dnn, &d->dnn, err);
     else if (c->cudnn_library[0] != '\0')
@@ -325,7 +335,8 @@ static ddp_status cu_open(const ddp_host *host, const void *config, const ddp_de
     status = cu_enter(d, err);
     if (status == DDP_OK) status = look(d, err);
     if (status == DDP_OK) status = make_streams(d, err);
-    if (status == DDP_OK && d->graphs && c->side_stream != CU_SIDE_NEVER) status = cu_side_open(d, err);
+    if (status == DDP_OK && d->graphs && c->side_stream != CU_SIDE_NEVER && cu_side_open(d, err) != DDP_OK)
+        without_side(d, err->msg);
     if (status == DDP_OK) status = make_words(d, err);
     if (status == DDP_OK) status = open_libraries(d, c, p, err);
     if (status != DDP_OK) {

@@ -40,8 +40,6 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
         goto failed;
     }
     result = all->workspace_bytes > 0 ? cudaMalloc(&all->workspace, all->workspace_bytes) : cudaSuccess;
-    if (result == cudaSuccess && all->workspace_bytes > 0 && all->side != NULL)
-        result = cudaMalloc(&all->side_workspace, all->workspace_bytes);
     if (result != cudaSuccess) {
         status = cu_fail(result, err, "%zu bytes of device memory for cuBLASLt's workspace", all->workspace_bytes);
         goto failed;
@@ -52,6 +50,11 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
         status = cu_fail_blas(said, err, "cublasLtCreate");
         goto failed;
     }
+    if (all->side != NULL && all->workspace_bytes > 0 &&
+        cudaMalloc(&all->side_workspace, all->workspace_bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        all->side = NULL;
+    }
     *out = all;
     return DDP_OK;
 
@@ -59,6 +62,8 @@ failed:
     cu_products_close(all);
     return status;
 }
+
+bool cu_products_have_side(const cu_products *all) { return all->side != NULL; }
 
 void cu_products_close(cu_products *all)
 {

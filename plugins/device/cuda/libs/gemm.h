@@ -27,6 +27,8 @@ typedef struct cu_products_params {
     size_t workspace_bytes; /* 32 MiB on Hopper */
 } cu_products_params;
 ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_err *err);
+/* Whether products may run on `side`: there was memory for its workspace. */
+bool cu_products_have_side(const cu_products *p);
 void cu_products_close(
     cu_products *p); /* takes NULL; writes the cache where something is new, by a file renamed into place */
 
