@@ -123,7 +123,7 @@ class Cuda(Case):
                 self.check(re.search(r"[1-9]\d* may run on a second stream", r.err), r)
                 self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
                 self.equal(self.losses(r), self.losses(first))
-        r = self.cuda({"train": {"max_steps": 30, "epochs": 30}}, nproc=1, name="measured", args=["--log-level", "debug"])
+        r = self.cuda({"train": {"max_steps": 300, "epochs": 300}}, nproc=1, name="measured", args=["--log-level", "debug"])
         self.check(re.search(r"ms in order, [\d.]+ with a second stream", r.err), r)
 
     def test_recompute_and_pieces(self):

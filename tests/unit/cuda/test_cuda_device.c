@@ -341,21 +341,13 @@ typedef struct conv_sizes {
     int64_t n, c, h, w, o, kh, kw, sh, sw, ph, pw, groups;
 } conv_sizes;
 
-/* cuDNN may take transforms in f32 whose sums are less exact (Lavin and Gray, "Fast Algorithms for Convolutional Neural
- * Networks", 2016, table 5); its double does not. */
-#ifdef DDP_CUDA_REAL
-#define WINOGRAD 4.0
-#else
-#define WINOGRAD 1.0
-#endif
-
 static void conv_ops(fixture *f, const conv_sizes *s)
 {
     const ddp_attrs a = {.conv = {{s->sh, s->sw}, {s->ph, s->pw}, s->groups}};
     int64_t oh = (s->h + 2 * s->ph - s->kh) / s->sh + 1, ow = (s->w + 2 * s->pw - s->kw) / s->sw + 1;
     int64_t ci = s->c / s->groups, per = ci * s->kh * s->kw, places = s->n * oh * ow;
-    double t = f->half ? 1e-2 : WINOGRAD * 2e-6 * (2 + sqrt((double)per) + sqrt((double)s->o));
-    double tw = f->half ? 1e-2 : WINOGRAD * 2e-6 * (1 + sqrt((double)places));
+    double t = f->half ? 1e-2 : 2e-6 * (2 + sqrt((double)per) + sqrt((double)s->o));
+    double tw = f->half ? 1e-2 : 2e-6 * (1 + sqrt((double)places));
     const operand x = IMG(INPUT, s->n, s->c, s->h, s->w), w = IMG(PARAM, s->o, ci, s->kh, s->kw);
     const operand y = IMG(ACT, s->n, s->o, oh, ow), dy = IMG(INPUT, s->n, s->o, oh, ow);
     const operand dx = IMG(ACT, s->n, s->c, s->h, s->w), db = VEC(GRAD, s->o), b = VEC(PARAM, s->o);

@@ -262,7 +262,7 @@ static ddp_status open_libraries(ddp_device *d, const cu_config *c, const ddp_de
     status = cu_products_open(&products, &d->products, err);
     if (status != DDP_OK) return status;
     if (d->side.stream != NULL && !cu_products_have_side(d->products))
-        without_side(d, "no memory for a second workspace");
+        without_side(d, "no memory for a second workspace; a smaller workspace makes room");
     if (d->libraries.dnn != NULL)
         status = cu_dnn_open(&dnn, &d->dnn, err);
     else if (c->cudnn_library[0] != '\0')

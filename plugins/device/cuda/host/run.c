@@ -120,10 +120,9 @@ static ddp_status capture(const ddp_instance *in, range r, uint32_t stage, cu_be
 static ddp_status capture_beside(const ddp_instance *in, range r, uint32_t stage, cu_graph *g, ddp_err *err)
 {
     const ddp_device *d = in->exec->device;
-    cu_beside *b;
+    cu_beside *b = calloc(1, sizeof(*b));
     ddp_status status;
 
-    b = calloc(1, sizeof(*b));
     if (b == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a graph");
     b->in = in;
     status = capture(in, r, stage, b, &g->exec[CU_BESIDE], err);
