@@ -18,6 +18,7 @@
 #include <utility>
 
 #define __launch_bounds__(...)
+#define CU_CONSTANT
 
 /* ---- where a thread is ------------------------------------------------------------------------------------------- */
 struct simt_place {

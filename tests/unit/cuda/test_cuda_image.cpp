@@ -266,8 +266,17 @@ static void test_batch_norm_nan(void **state)
 struct norm_grad_run {
     norm_case n;
     uint32_t type, other_type;
-    bool more, relu, masked, add, no_dx, no_sums, in_place;
+    bool more, relu, masked, add, no_dx, no_sums, in_place, of_x; /* of_x: the relu's output is not given */
 };
+
+/* As the forward kernel computes it. */
+static double forward_relu(double x, double mean, double invstd, double w, double b)
+{
+    const float scale = static_cast<float>(invstd) * static_cast<float>(w);
+    const float y = fmaf(static_cast<float>(x) - static_cast<float>(mean), scale, static_cast<float>(b));
+
+    return y < 0.0f ? 0.0 : static_cast<double>(y);
+}
 
 static void norm_grad(const norm_grad_run &t)
 {
@@ -275,12 +284,14 @@ static void norm_grad(const norm_grad_run &t)
     const size_t c_count = static_cast<size_t>(t.n.c), elements = static_cast<size_t>(all);
     const numbers x = some(all, t.type, t.n.mean), dy = some(all, t.other_type), more = some(all, t.other_type);
     const numbers w = some(t.n.c, CU_F32, 1.5), mean = some(t.n.c, CU_F32, t.n.mean), invstd = some(t.n.c, CU_F32, 2.0);
+    const numbers b = some(t.n.c, CU_F32);
     const numbers old = some(all, t.type), old_w = some(t.n.c, CU_F32), old_b = some(t.n.c, CU_F32);
     numbers y = some(all, t.other_type), g(dy), dx(elements), dw(c_count), db(c_count);
     const double n = static_cast<double>(t.n.rows);
 
     for (double &v : y) v = v < 0.0 ? 0.0 : v;
     for (size_t i = 0; i < elements; i++) {
+        if (t.of_x) y[i] = forward_relu(x[i], mean[i % c_count], invstd[i % c_count], w[i % c_count], b[i % c_count]);
         if (t.more) g[i] += more[i];
         if (t.relu && y[i] == 0.0) g[i] = 0.0;
         if (t.masked) g[i] = in_type(t.other_type, g[i]);
@@ -292,17 +303,18 @@ static void norm_grad(const norm_grad_run &t)
         dx[i] = w[c] * invstd[c] * (g[i] - db[c] / n - (x[i] - mean[c]) * invstd[c] * dw[c] / n);
     }
     array d_dy(dy, t.other_type), d_more(more, t.other_type), d_y(y, t.other_type), d_x(x, t.type), d_w(w, CU_F32);
-    array d_mean(mean, CU_F32), d_invstd(invstd, CU_F32), d_masked(elements, t.other_type), d_dx(old, t.type);
+    array d_b(b, CU_F32), d_mean(mean, CU_F32), d_invstd(invstd, CU_F32), d_masked(elements, t.other_type),
+        d_dx(old, t.type);
     array d_dw(old_w, CU_F32), d_db(old_b, CU_F32);
     scratch_memory scratch(cu_batch_norm_grad_scratch(t.n.rows, t.n.c));
     const array &out = t.in_place ? d_dy : d_dx;
-    const cu_view to = t.no_dx ? none : out.view, y_view = t.relu ? d_y.view : none;
+    const cu_view to = t.no_dx ? none : out.view, y_view = t.relu && !t.of_x ? d_y.view : none;
     float *to_w = t.no_sums ? NULL : d_dw.floats(), *to_b = t.no_sums ? NULL : d_db.floats();
     const double tolerance = 1e-5 * (1.0 + fabs(t.n.mean)), sum_tolerance = 1e-5 * (1.0 + fabs(t.n.mean) + n / 1000.0);
 
     CUDA(cu_batch_norm_grad(NULL, d_dy.view, t.more ? d_more.view : none, y_view, t.masked ? d_masked.view : none,
-                            d_x.view, d_w.floats(), d_mean.floats(), d_invstd.floats(), to, to_w, to_b, t.n.rows, t.n.c,
-                            t.add, t.add, t.add, scratch.at()));
+                            d_x.view, d_w.floats(), t.of_x ? d_b.floats() : NULL, d_mean.floats(), d_invstd.floats(),
+                            to, to_w, to_b, t.n.rows, t.n.c, t.add, t.add, t.add, scratch.at()));
     if (t.masked) check_numbers("masked", d_masked, g, 0.0);
     check_numbers("dx", out, t.no_dx ? old : t.add ? plus(dx, old) : dx, tolerance * 4.0);
     check_numbers("dw", d_dw, t.no_sums ? old_w : t.add ? plus(dw, old_w) : dw, sum_tolerance);
@@ -318,13 +330,16 @@ static void test_batch_norm_grad(void **state)
         for (const uint32_t(&type)[2] : type_pairs) {
             const bool one_type = type[0] == type[1];
             const norm_grad_run runs[] = {
-                {n, type[0], type[1], false, false, false, false, false, false, false},
-                {n, type[0], type[1], false, true, false, true, false, false, false},
-                {n, type[0], type[1], true, false, false, false, false, true, false},
-                {n, type[0], type[1], true, true, true, false, false, false, one_type},
-                {n, type[0], type[1], true, true, false, true, false, false, false},
-                {n, type[0], type[1], false, true, true, true, true, false, false},
-                {n, type[0], type[1], false, false, false, false, false, false, one_type},
+                {n, type[0], type[1], false, false, false, false, false, false, false, false},
+                {n, type[0], type[1], false, true, false, true, false, false, false, false},
+                {n, type[0], type[1], true, false, false, false, false, true, false, false},
+                {n, type[0], type[1], true, true, true, false, false, false, one_type, false},
+                {n, type[0], type[1], true, true, false, true, false, false, false, false},
+                {n, type[0], type[1], false, true, true, true, true, false, false, false},
+                {n, type[0], type[1], false, false, false, false, false, false, one_type, false},
+                {n, type[0], type[1], false, true, false, false, false, false, one_type, true},
+                {n, type[0], type[1], true, true, true, true, false, false, false, true},
+                {n, type[0], type[1], true, true, false, false, true, false, false, true},
             };
             for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
                 if (!TURNS || (i + turn) % 4 == 0) norm_grad(runs[i]);

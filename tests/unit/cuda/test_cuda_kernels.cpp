@@ -925,7 +925,7 @@ static void check_update(cu_optim o, size_t n, uint32_t peers, size_t skip)
     o.params[0] = other.floats(), o.params[1] = o.param;
     cpu_kernels_portable.mean(wg.data(), from, peers > 0 ? peers : 1, static_cast<int64_t>(n));
     cpu_kernels_portable.update(&u, wp.data(), wm.data(), wv.data(), wg.data(), static_cast<int64_t>(n));
-    CUDA(cu_optim_step(NULL, &o));
+    CUDA(cu_optim_steps(NULL, &o, 1, NULL));
     same_bits("parameters", ap, wp);
     same_bits("first state", am, wm);
     same_bits("second state", av, wv);
@@ -958,6 +958,49 @@ static void test_updates(void **)
                 }
 }
 
+/* As many slices as fill a launch twice and one more, of all sizes, one of them empty: each as by itself. */
+static void test_updates_together(void **)
+{
+    const size_t sizes[] = {1030, 0, 3, 4096, 1, 777, 5000, 64, 1025, 12, 2048, 9, 600, 31};
+    const size_t count = sizeof(sizes) / sizeof(sizes[0]), state_of = 3;
+    std::vector<array *> apart, together;
+    std::vector<cu_optim> all;
+    words<unsigned long long> bad(std::vector<unsigned long long>(count, 1u << 20));
+    cu_numbers one;
+
+    for (size_t i = 0; i < count; i++) {
+        cu_optim o = some_update(DDP_OPTIM_ADAMW, 0.0, false, 7), other;
+        const int64_t n = static_cast<int64_t>(sizes[i]);
+        const numbers p = some(n, CU_F32), m = some(n, CU_F32);
+        numbers v = some(n, CU_F32), g = some(n, CU_F32);
+        for (double &x : v) x = fabs(x);
+        if (i % 3 == 2) g[sizes[i] / 2] = NAN;
+        for (std::vector<array *> *to : {&apart, &together})
+            for (const numbers &x : {p, m, v, g}) to->push_back(new array(x, CU_F32, i % 2));
+        o.n = sizes[i], o.grad_peers = 1, o.stochastic = false;
+        for (size_t way = 0; way < 2; way++) {
+            array **a = (way == 0 ? apart : together).data() + 4 * i;
+            other = o;
+            other.param = a[0]->floats(), other.state1 = a[1]->floats(), other.state2 = a[2]->floats();
+            other.grads[0] = a[3]->floats();
+            other.not_finite = way == 0 ? NULL : bad.at + i;
+            if (way == 0) CUDA(cu_optim_steps(NULL, &other, 1, NULL));
+        }
+        all.push_back(other);
+    }
+    cu_optim_numbers(&all[0], &one);
+    words<cu_numbers> numbers_of_all(std::vector<cu_numbers>(1, one));
+    for (cu_optim &o : all) o.lr = 1e9; /* which the numbers of all overrule */
+    CUDA(cu_optim_steps(NULL, all.data(), count, numbers_of_all.at));
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < state_of; k++)
+            same_bits("a slice", *together[4 * i + k], as_floats(apart[4 * i + k]->get()));
+        assert_int_equal(bad.get()[i], i % 3 == 2 ? sizes[i] / 2 : 1u << 20);
+    }
+    for (array *a : apart) delete a;
+    for (array *a : together) delete a;
+}
+
 static void test_mean(void **)
 {
     const size_t n = 1030;
@@ -978,7 +1021,7 @@ static void test_mean(void **)
         o.algorithm = DDP_OPTIM_MEAN, o.n = n, o.grad_peers = peers, o.param = arrays[0]->floats(),
         o.not_finite = bad.at;
         cpu_kernels_portable.mean(want.data(), from, peers, static_cast<int64_t>(n));
-        CUDA(cu_optim_step(NULL, &o));
+        CUDA(cu_optim_steps(NULL, &o, 1, NULL));
         want[779] = 0.0f;
         numbers got = arrays[0]->get();
         assert_true(peers == 1 || isnan(got[779]));
@@ -1071,7 +1114,7 @@ static void test_nothing(void **)
     CUDA(cu_cross_entropy(NULL, none, NULL, NULL, none, 0, 0, &e, false, NULL, NULL, 0));
     CUDA(cu_pair_loss(NULL, CU_LOSS_MSE, 0.0, none, none, NULL, none, 0, false, NULL));
     CUDA(cu_accuracy(NULL, none, NULL, NULL, 0, 0, 1.0, NULL, NULL, 0));
-    CUDA(cu_optim_step(NULL, &o));
+    CUDA(cu_optim_steps(NULL, &o, 1, NULL));
     CUDA(cu_flat_scale(NULL, NULL, 0, 2.0));
     CUDA(cudaDeviceSynchronize());
 }
@@ -1110,6 +1153,7 @@ int main(void)
         cmocka_unit_test(test_mse),
         cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_updates),
+        cmocka_unit_test(test_updates_together),
         cmocka_unit_test(test_mean),
         cmocka_unit_test(test_finite),
         cmocka_unit_test(test_squares),

@@ -121,7 +121,7 @@ ddp_status cu_update(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s
     if (status != DDP_OK || s->count == 0) return status;
     if (o->algorithm != DDP_OPTIM_MEAN) u.half = cu_mirror_of(d, s->param, s->count, &u.first);
     u.stochastic = d->stochastic && u.half != NULL;
-    result = cu_optim_step(cu_compute(d), &u);
+    result = cu_optim_steps(cu_compute(d), &u, 1, NULL);
     if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": the optimiser's step", d->ordinal);
     return cu_mirror_refresh(d, s->param, s->count, u.half, err);
 }

@@ -148,11 +148,7 @@ ddp_status cu_ending_start(const ddp_instance *in, const cu_ending *e, uint32_t 
     const cu_numbers *numbers = &((const cu_head *)(const void *)in->stages[stage].at)->numbers;
     cudaError_t result = e->max_norm != 0.0 ? clip(cu_compute(d), e, numbers) : cudaSuccess;
 
-    for (uint32_t i = 0; result == cudaSuccess && i < e->count; i++) {
-        cu_optim o = e->updates[i];
-        o.numbers = numbers;
-        result = cu_optim_step(cu_compute(d), &o);
-    }
+    if (result == cudaSuccess) result = cu_optim_steps(cu_compute(d), e->updates, e->count, numbers);
     return result == cudaSuccess ? DDP_OK
                                  : cu_fail(result, err, "device \"cuda:%d\": the optimiser's step", d->ordinal);
 }

@@ -219,13 +219,14 @@ size_t cu_batch_norm_scratch(int64_t rows, int64_t c);
 cudaError_t cu_batch_norm(cudaStream_t s, cu_view x, const float *w, const float *b, float *running_mean,
                           float *running_var, cu_view residual, cu_view y, float *mean, float *invstd, int64_t rows,
                           int64_t c, double eps, double momentum, bool training, bool relu, void *scratch);
-/* The gradient is that of dy + more (absent: dy), 0 where y (absent: nowhere) is 0, which is relu's output; it is
- * kept in masked (absent: not kept) for a residual's branch. dw, db NULL: not wanted. masked may be dy or more; dx
- * may be any of the arrays read but masked. */
+/* The gradient is that of dy + more (absent: dy), 0 where y, the relu's output, is 0; it is kept in masked (absent: not
+ * kept) for a residual's branch. y absent: where relu(x normalised, times w, plus b) is 0; b NULL besides: nowhere. dw,
+ * db NULL: not wanted. masked may be dy or more; dx may be any of the arrays read but masked. */
 size_t cu_batch_norm_grad_scratch(int64_t rows, int64_t c);
 cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
-                               const float *w, const float *mean, const float *invstd, cu_view dx, float *dw, float *db,
-                               int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b, void *scratch);
+                               const float *w, const float *b, const float *mean, const float *invstd, cu_view dx,
+                               float *dw, float *db, int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b,
+                               void *scratch);
 /* x of shape `in` -> y (n, oh, ow, c). A NaN is the largest. */
 cudaError_t cu_max_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, cu_window w, int64_t oh, int64_t ow);
 /* Of equal values the first in the window, row by row, gets it. */
@@ -289,7 +290,8 @@ typedef struct cu_optim {
     float *copy_to;
 } cu_optim;
 void cu_optim_numbers(const cu_optim *o, cu_numbers *out);
-cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o);
+/* Slices of one algorithm, several in a launch. numbers: of all of them; NULL: their own. */
+cudaError_t cu_optim_steps(cudaStream_t s, const cu_optim *all, uint32_t count, const cu_numbers *numbers);
 /* *out, device or page-locked memory: the first index that is not finite, or n. */
 cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t *out);
 /* *out: the sum of squares in double, in an order that depends on n alone. */

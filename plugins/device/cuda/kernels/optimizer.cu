@@ -125,8 +125,17 @@ static __device__ __forceinline__ unsigned long long update(const update_args &a
     return bad;
 }
 
-template <int FORMULA> static __global__ void __launch_bounds__(THREADS) update_kernel(const update_args a)
+/* Several slices by one launch: what a block is of is its blockIdx.y. They fit in the 4 KiB of a kernel's arguments. */
+static const uint32_t SLICES = 6;
+struct update_list {
+    update_args of[SLICES];
+};
+static_assert(sizeof(update_list) <= 4096, "a kernel takes no more");
+
+template <int FORMULA>
+static __global__ void __launch_bounds__(THREADS) update_kernel(const CU_CONSTANT update_list list)
 {
+    const update_args &a = list.of[blockIdx.y];
     uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
     unsigned long long bad = NONE;
     cu_numbers c = a.o.numbers != nullptr ? *a.o.numbers : a.numbers;
@@ -174,14 +183,10 @@ void cu_optim_numbers(const cu_optim *o, cu_numbers *out)
     out->eps = static_cast<float>(o->eps);
 }
 
-cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o)
+static update_args args_of(const cu_optim *o)
 {
-    const dim3 block(THREADS);
     update_args a = {};
 
-    if (o->grad_peers > CU_MAX_PEERS || o->param_peers > CU_MAX_PEERS) return cudaErrorInvalidValue;
-    if (o->n == 0) return cudaSuccess;
-    const dim3 grid = cu_grid(cu_div_up(static_cast<int64_t>(o->n), THREADS * N));
     a.o = *o;
     cu_optim_numbers(o, &a.numbers);
     a.mean_exact = (o->grad_peers & (o->grad_peers - 1)) == 0;
@@ -189,13 +194,45 @@ cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o)
                 : a.mean_exact     ? 1.0f / static_cast<float>(o->grad_peers)
                                    : static_cast<float>(o->grad_peers);
     a.aligned = all_aligned(o);
-    switch (o->algorithm) {
+    if (o->algorithm == DDP_OPTIM_MEAN) a.o.param_peers = 0;
+    return a;
+}
+
+/* The formula is the first slice's. `count` of them, the longest of n elements. */
+static cudaError_t start(cudaStream_t s, const update_list &list, uint32_t count, uint64_t n)
+{
+    const dim3 grid(static_cast<unsigned>(cu_div_up(static_cast<int64_t>(n), THREADS * N)), count), block(THREADS);
+    const cu_optim &first = list.of[0].o;
+
+    switch (first.algorithm) {
     case DDP_OPTIM_SGD:
-        return o->momentum != 0.0 ? cu_launch(update_kernel<MOMENTUM>, grid, block, 0, s, a)
-                                  : cu_launch(update_kernel<SGD>, grid, block, 0, s, a);
+        return first.momentum != 0.0 ? cu_launch(update_kernel<MOMENTUM>, grid, block, 0, s, list)
+                                     : cu_launch(update_kernel<SGD>, grid, block, 0, s, list);
     case DDP_OPTIM_ADAM:
-    case DDP_OPTIM_ADAMW: return cu_launch(update_kernel<ADAM>, grid, block, 0, s, a);
-    case DDP_OPTIM_MEAN: a.o.param_peers = 0; return cu_launch(update_kernel<MEAN>, grid, block, 0, s, a);
+    case DDP_OPTIM_ADAMW: return cu_launch(update_kernel<ADAM>, grid, block, 0, s, list);
+    case DDP_OPTIM_MEAN: return cu_launch(update_kernel<MEAN>, grid, block, 0, s, list);
     default: return cudaErrorInvalidValue;
     }
+}
+
+cudaError_t cu_optim_steps(cudaStream_t s, const cu_optim *all, uint32_t count, const cu_numbers *numbers)
+{
+    cudaError_t e = cudaSuccess;
+
+    for (uint32_t i = 0; i < count && e == cudaSuccess;) {
+        update_list list = {};
+        uint64_t longest = 0;
+        uint32_t taken = 0;
+
+        for (; i < count && taken < SLICES; i++) {
+            if (all[i].grad_peers > CU_MAX_PEERS || all[i].param_peers > CU_MAX_PEERS) return cudaErrorInvalidValue;
+            if (all[i].n == 0) continue;
+            longest = all[i].n > longest ? all[i].n : longest;
+            list.of[taken] = args_of(&all[i]);
+            if (numbers != NULL) list.of[taken].o.numbers = numbers;
+            taken++;
+        }
+        if (taken > 0) e = start(s, list, taken, longest);
+    }
+    return e;
 }

@@ -25,6 +25,9 @@
     extern __shared__ __align__(16) unsigned char cu_dynamic_shared_[];                                                \
     type *name = reinterpret_cast<type *>(cu_dynamic_shared_)
 
+/* A kernel's argument that is indexed where it lies, in constant memory: const CU_CONSTANT type name. */
+#define CU_CONSTANT __grid_constant__
+
 /* kernel<<<grid, block, shared, s>>>(args...), with what the start said. Above 48 KiB of shared memory:
  * cu_allow_shared first. */
 template <class... P, class... A>
