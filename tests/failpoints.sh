@@ -11,6 +11,6 @@ src=$(pwd)
 # a copy of a tree that was built in place is built so, too: a cache of the compiler then has its objects
 [ "$source" = "$src" ] || build=$source
 cd "$build"
-[ -f config.status ] || "$source/configure" -q --enable-werror --enable-failpoints --without-cuda >/dev/null
+[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q ${DDP_BUILD_ONCE-} --enable-werror --enable-failpoints --without-cuda >/dev/null
 make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
 DDP_SRCDIR=$src DDP_BUILDDIR=$build exec python3 "$src/tests/reliability/failpoints.py" "$@"

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 echo "-- make dist"
 source_tree "$work/source"
 mkdir "$work/build"
-(cd "$work/build" && "$source/configure" -q >/dev/null && make -s dist >/dev/null && mv ddpengine-*.tar.gz "$work")
+(cd "$work/build" && "$source/configure" -q --disable-dependency-tracking >/dev/null && make -s dist >/dev/null && mv ddpengine-*.tar.gz "$work")
 if [ -e .git ]; then
     tar tzf "$work"/ddpengine-*.tar.gz | sed 's,^[^/]*/,,' | sort >"$work/packed"
     git ls-files ':!.ci' ':!.gitignore' | sort >"$work/tracked"
@@ -24,7 +24,7 @@ rm -rf build source ddpengine-*.tar.gz
 
 echo "-- build and check"
 cd ddpengine-*
-./configure -q --enable-werror --without-cuda --prefix="$work/prefix" >/dev/null
+CONFIG_SHELL=/bin/sh /bin/sh ./configure -q --disable-dependency-tracking --enable-werror --without-cuda --prefix="$work/prefix" >/dev/null
 make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
 if grep -A 5 'warning:' make.log; then exit 1; fi # those of an object that a cache has kept end no compiler
 make -j "$(nproc)" check check_PROGRAMS= check_LTLIBRARIES= TESTS="tests/integration/test_use.py tests/integration/test_train.py" >check.log 2>&1 || {

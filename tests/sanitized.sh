@@ -14,7 +14,7 @@ mkdir -p "$build"
 . tests/source.sh
 source_tree "$build/source"
 cd "$build"
-[ -f config.status ] || "$source/configure" -q --enable-werror --enable-sanitizers="$kind" >/dev/null
+[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q ${DDP_BUILD_ONCE-} --enable-werror --enable-sanitizers="$kind" >/dev/null
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
