@@ -180,7 +180,7 @@ def unit_tests(c, what, on_gpu, on_cpu):
 
     def share(number):
         try:
-            r = c.call(f"{on_gpu}-{number}", [program], env={**env, "DDP_TEST_SHARE": f"{number}/{count}"}, check=False)
+            r = c.call(f"{on_gpu}-{number}", [program], env={**env, "DDP_TEST_SHARE": f"{number}/{count}", "DDP_TEST_LOG": "1"}, check=False)
         except Failure as e:
             bad.append(str(e))
             return

@@ -156,6 +156,39 @@ def settled_memory():
     return last
 
 
+class Sensors:
+    """The device's clock and power while a side runs, of the moments in which it worked: those with most of the highest power."""
+
+    def __enter__(self):
+        self.found, self.p = [], None
+        try:
+            self.p = subprocess.Popen(["nvidia-smi", "-i", "0", "-lms", "100", "--format=csv,noheader,nounits",
+                                       "--query-gpu=clocks.sm,power.draw,temperature.gpu"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+        except OSError:
+            return self
+        threading.Thread(target=self.listen, daemon=True).start()
+        return self
+
+    def listen(self):
+        for line in self.p.stdout:
+            try:
+                self.found.append([float(x) for x in line.split(",")])
+            except ValueError:  # "[N/A]"
+                continue
+
+    def __exit__(self, *_):
+        if self.p:
+            kill_group(self.p)
+            self.p.wait()
+
+    def at_work(self):
+        """MHz, W and degrees Celsius, medians; None where nvidia-smi did not tell."""
+        most = max((watts for _, watts, _ in self.found), default=0)
+        busy = [s for s in self.found if s[1] >= 0.8 * most]
+        return [statistics.median(column) for column in zip(*busy)] if busy else None
+
+
 # ---- what is raced: sizes, the engine's INI, FLOPs and bytes of a step ----------------------------------------------------------------
 def gpt2(c):
     """Per token 6 FLOPs a weight of a product, and attention's two products over half of the context, forward and twice backward. Bytes: each
@@ -268,21 +301,25 @@ def compete(c, name, rival):
     with Memory() as memory:
         ours(c, f"{name}-memory", race, ["--log-level", "debug"])  # which of several ways it takes
     rates = asked(c, name, ways, lambda: rival.rates(c)) if ways else None
-    mine, theirs, reserved, hidden = [], {}, {}, []
+    mine, theirs, reserved, hidden, sensors = [], {}, {}, [], {}
     for _ in range(1 if rival is None else c.args.rounds):
-        r = ours(c, name, race)
+        with Sensors() as s:
+            r = ours(c, name, race)
+        sensors.setdefault("ours", []).append(s.at_work())
         mine.append(r.step_ms(race["warmup"]))
         hidden.append(r.unaccounted_ms())
         for way in list(ways):
-            a = asked(c, name, ways, lambda way=way: turn(c, name, race, rival, way))
+            with Sensors() as s:
+                a = asked(c, name, ways, lambda way=way: turn(c, name, race, rival, way))
             if a is None:
                 break
+            sensors.setdefault(way, []).append(s.at_work())
             theirs.setdefault(way, []).append(a["ms"])
             reserved[way] = a.get("reserved", 0)
         least = min((statistics.median(theirs[w]) for w in ways), default=0.0)
         ways = [w for w in ways if statistics.median(theirs[w]) <= NOT_FAR * least]
     c.tables[name] = result = summed_up(race, rates, mine, theirs)
-    result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": planned_memory(c, name, race),
+    result |= {"unaccounted_ms": hidden, "sensors": sensors, "our_bytes": memory.grown(), "our_planned_bytes": planned_memory(c, name, race),
                "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None,
                "their_reserved_bytes": reserved.get(result["best"])}
     if name == "gpt2":

@@ -17,7 +17,7 @@ typedef struct cuda_config {
     uint64_t workspace, logits;
 } cuda_config;
 
-static char cuda_log[8192]; /* all lines, "LEVEL TEXT\n" */
+static char cuda_log[65536]; /* all lines, "LEVEL TEXT\n"; DDP_TEST_LOG: shown, too */
 
 static inline void cuda_keep_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
 {
@@ -27,6 +27,12 @@ static inline void cuda_keep_log(void *ctx, int level, const char *file, int lin
     (void)ctx;
     (void)file;
     (void)line;
+    if (getenv("DDP_TEST_LOG") != NULL) {
+        va_start(ap, fmt);
+        (void)vfprintf(stderr, fmt, ap);
+        va_end(ap);
+        (void)fputc('\n', stderr);
+    }
     n += (size_t)snprintf(cuda_log + n, sizeof(cuda_log) - n, "%d ", level);
     if (n >= sizeof(cuda_log)) return;
     va_start(ap, fmt);

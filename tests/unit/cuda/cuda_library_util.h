@@ -25,7 +25,7 @@ static inline void cuda_util_ok(ddp_status status, const ddp_err *err, const cha
     _fail(file, line);
 }
 
-/* ---- a log ------------------------------------------------------------------------------------------------------- */
+/* ---- a log, but for what is of level debug ------------------------------------------------------------------------ */
 typedef struct cuda_util_log {
     int lines;
     char last[512];
@@ -37,9 +37,9 @@ static inline void cuda_util_line(void *ctx, int level, const char *file, int li
     cuda_util_log *log = ctx;
     va_list ap;
 
-    (void)level;
     (void)file;
     (void)line;
+    if (level == DDP_LOG_DEBUG) return;
     va_start(ap, fmt);
     (void)vsnprintf(log->last, sizeof(log->last), fmt, ap);
     va_end(ap);

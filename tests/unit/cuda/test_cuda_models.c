@@ -290,6 +290,7 @@ static void test_lowering(void **state)
     assert_int_equal(named(f, &b, "relu_grad+batch_norm_grad"), 5);
     assert_int_equal(named(f, &b, "add+relu_grad+batch_norm_grad"), 2);
     check_signs(f, &b);
+    assert_non_null(strstr(cuda_log, "cuDNN takes engine-")); /* what it was is told */
     unbuild(&b);
 }
 

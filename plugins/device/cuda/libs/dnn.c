@@ -14,6 +14,7 @@ ddp_status cu_dnn_open(const cu_dnn_params *p, cu_dnn **out, ddp_err *err)
     d = calloc(1, sizeof(*d));
     if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for cuDNN");
     d->l = l;
+    d->host = p->host;
     d->tf32 = p->tf32;
     d->deterministic = p->deterministic;
     said = l->cudnnCreate(&d->handle);

@@ -237,17 +237,26 @@ static ddp_status try_all(cu_dnn_conv *t, cu_dnn_search how, const char *key, dd
     return status;
 }
 
-static ddp_status choose(cu_dnn_conv *t, ddp_err *err)
+static ddp_status choose(cu_dnn_conv *t, const char *key, ddp_err *err)
 {
     cu_dnn_search how = {.limit = MAX_WORKSPACE, .refused = refused_notes(t), .most = MAX_CANDIDATES};
-    char key[CU_ALGORITHM_KEY];
     uint64_t nanoseconds;
 
-    key_of(t, key);
     how.only = cu_algorithms_find(t->d->known, key, &nanoseconds);
     if (how.only != NULL && cu_dnn_graph_plan(&t->graph, &how, texts[t->what], err) == DDP_OK) return DDP_OK;
     how.only = NULL;
     return try_all(t, how, key, err);
+}
+
+static void tell(const cu_dnn_conv *t, const char *key)
+{
+    const ddp_host *h = t->d->host;
+    uint64_t nanoseconds = 0;
+
+    (void)cu_algorithms_find(t->d->known, key, &nanoseconds);
+    if (h != NULL && h->log != NULL)
+        h->log(h->ctx, DDP_LOG_DEBUG, __FILE__, __LINE__, "cuDNN takes %s for %s, measured: %.1f us", t->graph.name,
+               key, (double)nanoseconds / 1e3);
 }
 
 /* ---- create ------------------------------------------------------------------------------------------------------ */
@@ -255,6 +264,7 @@ ddp_status cu_dnn_conv_create(cu_dnn *d, uint32_t what, const cu_conv *c, uint32
                               ddp_err *err)
 {
     cu_dnn_conv *t;
+    char key[CU_ALGORITHM_KEY];
     ddp_status status;
 
     if (what > CU_CONV_GRAD_WEIGHT || !fits(c))
@@ -266,11 +276,13 @@ ddp_status cu_dnn_conv_create(cu_dnn *d, uint32_t what, const cu_conv *c, uint32
     t->type = type;
     t->c = *c;
     cu_dnn_conv_describe(&t->graph, d, what, c, type);
-    status = choose(t, err);
+    key_of(t, key);
+    status = choose(t, key, err);
     if (status != DDP_OK) {
         cu_dnn_conv_free(t);
         return status;
     }
+    tell(t, key);
     *out = t;
     return DDP_OK;
 }

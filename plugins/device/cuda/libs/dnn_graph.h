@@ -11,6 +11,7 @@
 
 struct cu_dnn {
     const cu_libraries *l;
+    const ddp_host *host;
     cudnnHandle_t handle;
     cu_timer timer;
     cu_algorithms *known; /* convolutions */
@@ -26,6 +27,7 @@ typedef struct cu_dnn_graph {
     cudnnBackendDescriptor_t whole;        /* of all operations, once it is finished */
     cudnnBackendDescriptor_t plan, config; /* the plan, and the configuration that it is of */
     size_t workspace;                      /* of the plan */
+    char name[CU_ALGORITHM_NAME];          /* its engine and knobs */
     bool over_limit;                       /* there would be a plan, with more workspace than the limit */
     cudnnStatus_t status;
     const char *failed; /* the step that did */

@@ -80,7 +80,7 @@ static void name_of(cu_dnn_graph *g, cu_dnn_node config, cu_dnn_node engine, cha
     while (made > 0) (void)l->cudnnBackendDestroyDescriptor(knobs[--made]);
 }
 
-/* Whether it has none of the refused notes; its name, where the search needs one. */
+/* Whether it has none of the refused notes; its name. */
 static bool look(cu_dnn_graph *g, const cu_dnn_search *how, cu_dnn_node config, char *name)
 {
     cu_dnn_node engine = NULL;
@@ -93,7 +93,7 @@ static bool look(cu_dnn_graph *g, const cu_dnn_search *how, cu_dnn_node config, 
     ok = get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) ==
              CUDNN_STATUS_SUCCESS &&
          (how->refused == 0 || (notes_of(g, engine) & how->refused) == 0);
-    if (ok && (how->check != NULL || how->only != NULL)) name_of(g, config, engine, name);
+    if (ok) name_of(g, config, engine, name);
     (void)g->d->l->cudnnBackendDestroyDescriptor(engine);
     return ok;
 }
@@ -161,6 +161,7 @@ static void try_config(cu_dnn_graph *g, search *s, cu_dnn_node config, ddp_err *
     s->tried++;
     if (choice == CU_PLAN_BEST || choice == CU_PLAN_TAKE) {
         plan = old_plan;
+        (void)snprintf(g->name, sizeof(g->name), "%s", name);
     } else {
         g->plan = old_plan, g->config = old_config, g->workspace = old_bytes;
     }
