@@ -25,7 +25,7 @@ static inline void cuda_util_ok(ddp_status status, const ddp_err *err, const cha
     _fail(file, line);
 }
 
-/* ---- a log, but for what is of level debug ------------------------------------------------------------------------ */
+/* ---- a log, but for what is of level debug ----------------------------------------------------------------------- */
 typedef struct cuda_util_log {
     int lines;
     char last[512];
