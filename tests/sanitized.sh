@@ -10,6 +10,8 @@ kind=$1
 top=$(pwd)
 build=$top/build-$(echo "$kind" | tr ',' '-')
 log=$build/check.log
+# what was built for once would not follow a change of a header
+[ -n "${DDP_BUILD_ONCE-}" ] || ! grep -qs -e --disable-dependency-tracking "$build/config.status" || rm -rf "$build"
 mkdir -p "$build"
 . tests/source.sh
 source_tree "$build/source"

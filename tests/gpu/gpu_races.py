@@ -167,20 +167,25 @@ class Sensors:
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
         except OSError:
             return self
-        threading.Thread(target=self.listen, daemon=True).start()
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
         return self
 
     def listen(self):
         for line in self.p.stdout:
             try:
-                self.found.append([float(x) for x in line.split(",")])
+                clock, watts, degrees = map(float, line.split(","))
             except ValueError:  # "[N/A]"
                 continue
+            if line.endswith("\n"):  # the last may be cut
+                self.found.append([clock, watts, degrees])
 
     def __exit__(self, *_):
         if self.p:
             kill_group(self.p)
             self.p.wait()
+            self.thread.join()
+            self.p.stdout.close()
 
     def at_work(self):
         """MHz, W and degrees Celsius, medians; None where nvidia-smi did not tell."""

@@ -114,7 +114,7 @@ static void attention_shapes(bool bf16)
     for (int64_t t = 0; t < MAX_T; t++) segment[t] = t / 19;
     for (size_t i = 0; i < DDP_COUNT(shapes) * 8; i++) {
         const int64_t *shape = shapes[i / 8];
-        if ((i + i / 8) % EVERY != 0) continue;
+        if ((i % 8 + i / 8) % EVERY != 0) continue;
         cpu_attention a = {
             .length = shape[0], .heads = shape[1], .kv_heads = shape[2], .size = shape[3], .scale = 0.3f};
         a.causal = i % 2 == 0;

@@ -136,6 +136,7 @@ template <int FORMULA>
 static __global__ void __launch_bounds__(THREADS) update_kernel(const CU_CONSTANT update_list list)
 {
     const update_args &a = list.of[blockIdx.y];
+    if (static_cast<uint64_t>(blockIdx.x) * THREADS * N >= a.o.n) return; /* the whole block: a longer slice's */
     uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
     unsigned long long bad = NONE;
     cu_numbers c = a.o.numbers != nullptr ? *a.o.numbers : a.numbers;

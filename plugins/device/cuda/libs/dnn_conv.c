@@ -255,8 +255,8 @@ static void tell(const cu_dnn_conv *t, const char *key)
 
     (void)cu_algorithms_find(t->d->known, key, &nanoseconds);
     if (h != NULL && h->log != NULL)
-        h->log(h->ctx, DDP_LOG_DEBUG, __FILE__, __LINE__, "cuDNN takes %s for %s, measured: %.1f us", t->graph.name,
-               key, (double)nanoseconds / 1e3);
+        h->log(h->ctx, DDP_LOG_DEBUG, __FILE__, __LINE__, "cuDNN takes %s for %s, measured: %.1f us",
+               t->graph.name[0] != '\0' ? t->graph.name : "a plan without a name", key, (double)nanoseconds / 1e3);
 }
 
 /* ---- create ------------------------------------------------------------------------------------------------------ */
