@@ -4,8 +4,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=$(pwd)/build-failpoints
-# what was built for once would not follow a change of a header
-[ -n "${DDP_BUILD_ONCE-}" ] || ! grep -qs -e --disable-dependency-tracking "$build/config.status" "$build/source/config.status" || rm -rf "$build"
 mkdir -p "$build"
 . tests/source.sh
 source_tree "$build/source"
@@ -13,6 +11,6 @@ src=$(pwd)
 # a copy of a tree that was built in place is built so, too: a cache of the compiler then has its objects
 [ "$source" = "$src" ] || build=$source
 cd "$build"
-[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q ${DDP_BUILD_ONCE-} --enable-werror --enable-failpoints --without-cuda >/dev/null
+[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q --enable-werror --enable-failpoints --without-cuda >/dev/null
 make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
 DDP_SRCDIR=$src DDP_BUILDDIR=$build exec python3 "$src/tests/reliability/failpoints.py" "$@"

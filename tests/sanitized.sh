@@ -10,13 +10,11 @@ kind=$1
 top=$(pwd)
 build=$top/build-$(echo "$kind" | tr ',' '-')
 log=$build/check.log
-# what was built for once would not follow a change of a header
-[ -n "${DDP_BUILD_ONCE-}" ] || ! grep -qs -e --disable-dependency-tracking "$build/config.status" || rm -rf "$build"
 mkdir -p "$build"
 . tests/source.sh
 source_tree "$build/source"
 cd "$build"
-[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q ${DDP_BUILD_ONCE-} --enable-werror --enable-sanitizers="$kind" >/dev/null
+[ -f config.status ] || CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q --enable-werror --enable-sanitizers="$kind" >/dev/null
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
