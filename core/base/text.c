@@ -98,7 +98,6 @@ void ddp_clean_text(char *text)
     }
 }
 
-/* Wagner and Fischer's table, one row at a time; words are at most NEAREST_LENGTH bytes. */
 bool ddp_locale_is_utf8(void)
 {
     const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
@@ -107,6 +106,7 @@ bool ddp_locale_is_utf8(void)
     return value != NULL && (strcasestr(value, "utf-8") != NULL || strcasestr(value, "utf8") != NULL);
 }
 
+/* Wagner and Fischer's table, one row at a time; words are at most NEAREST_LENGTH bytes. */
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     size_t row[NEAREST_LENGTH + 1];

@@ -172,29 +172,31 @@ static const char *enum_name(const char *range, int32_t index, size_t *length)
     return range;
 }
 
+/* Of a value that is none of the range's. */
+static bool refuse_enum(const char *range, const char *text, char *why)
+{
+    char copy[512], *next = copy;
+    const char *words[64], *nearest;
+    size_t count = 0;
+
+    ddp_copy_text(copy, sizeof(copy), range);
+    while (next != NULL && count < DDP_COUNT(words)) words[count++] = strsep(&next, "|");
+    nearest = ddp_nearest(text, words, count);
+    if (nearest != NULL) return refuse(why, "not one of %.150s; did you mean \"%s\"?", range, nearest);
+    return refuse(why, "not one of %.150s", range);
+}
+
 static bool parse_enum(const char *range, const char *text, int32_t *out, char *why)
 {
-    size_t length, nearest_length = 0;
-    const char *nearest = NULL;
+    size_t length;
     int32_t index = 0;
 
     for (const char *name; (name = enum_name(range, index, &length)) != NULL; index++) {
-        char word[64];
-        const char *words[2] = {word, nearest};
-
-        if (strlen(text) == length && memcmp(name, text, length) == 0) {
-            *out = index;
-            return true;
-        }
-        ddp_copy_text(word, DDP_MIN_OF(length + 1, sizeof(word)), name);
-        if (nearest == NULL && ddp_nearest(text, words, 1) != NULL) {
-            nearest = name;
-            nearest_length = length;
-        }
+        if (strlen(text) != length || memcmp(name, text, length) != 0) continue;
+        *out = index;
+        return true;
     }
-    if (nearest != NULL)
-        return refuse(why, "not one of %.150s; did you mean \"%.*s\"?", range, (int)nearest_length, nearest);
-    return refuse(why, "not one of %.150s", range);
+    return refuse_enum(range, text, why);
 }
 
 /* "host:port", "[v6]:port". */

@@ -490,6 +490,9 @@ static void bad_configs(void **state)
     expect_bad_config(MINIMAL "[optimizer]\nalgorithm = adamv\n",
                       "node1.ini:6: [optimizer] algorithm = adamv: not one of sgd|adam|adamw; did you mean \"adam\"? "
                       "(sgd|adam|adamw, default sgd)");
+    expect_bad_config(MINIMAL "[optimizer]\nalgorithm = adamwx\n", /* the nearest, not the first that is near */
+                      "node1.ini:6: [optimizer] algorithm = adamwx: not one of sgd|adam|adamw; did you mean \"adamw\"? "
+                      "(sgd|adam|adamw, default sgd)");
     expect_bad_config(MINIMAL "[optimizer]\nlr = 0.1\n  0.2\n",
                       "node1.ini:7: an indented line continues a list, but \"lr\" in [optimizer] takes one value");
     expect_bad_config(MINIMAL "[optimizer]\nbetas = 0.9\n",
