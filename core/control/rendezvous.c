@@ -292,7 +292,7 @@ static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
 }
 
 /* Of an endpoint that no attempt will ever reach: a mistake in this rank's configuration. */
-static ddp_status unreachable(const search *s, ddp_err *err)
+static ddp_status cannot_reach(const search *s, ddp_err *err)
 {
     (void)ddp_fail_context(err, "rank 0 is at %s", s->g->self.endpoint);
     return ddp_fail_as(err, DDP_EXIT_CONFIG);
@@ -320,7 +320,7 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     }
     status = ddp_endpoint_connect(g->self.interface, g->self.endpoint, s->deadline_ns, &fd, err);
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
-    if (status != DDP_OK) return unreachable(s, err);
+    if (status != DDP_OK) return cannot_reach(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
     s->trusted = s->later = false;
     status = g->self.tls == NULL ? DDP_OK : ddp_wire_secure(out, g->self.tls, err);

@@ -114,7 +114,7 @@ static ddp_status look_up(opening *o, uint32_t peer, ddp_err *err)
 }
 
 /* ---- to those below, and to aggregators -------------------------------------------------------------------------- */
-static ddp_status unreachable(const opening *o, uint32_t peer, const char *why, ddp_err *err)
+static ddp_status cannot_reach(const opening *o, uint32_t peer, const char *why, ddp_err *err)
 {
     (void)ddp_fail(
         err, DDP_ERR_PEER,
@@ -139,10 +139,10 @@ static ddp_status reach(const opening *o, uint32_t peer, const struct addrinfo *
     if (fd < 0) return ddp_fail(err, DDP_ERR_SYSTEM, "aggregate: cannot make a socket: %s", strerror(errno));
     o->m->peers[peer].fd = fd;
     if (connect(fd, at->ai_addr, at->ai_addrlen) != 0) {
-        if (errno != EINPROGRESS) return unreachable(o, peer, strerror(errno), err);
-        if (!wait_for(fd, POLLOUT, left_ms(o))) return unreachable(o, peer, "no answer in time", err);
+        if (errno != EINPROGRESS) return cannot_reach(o, peer, strerror(errno), err);
+        if (!wait_for(fd, POLLOUT, left_ms(o))) return cannot_reach(o, peer, "no answer in time", err);
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0) number = errno;
-        if (number != 0) return unreachable(o, peer, strerror(number), err);
+        if (number != 0) return cannot_reach(o, peer, strerror(number), err);
     }
     aggregate_socket_prepare(fd, peer < o->m->world ? AGGREGATE_BETWEEN_RANKS : AGGREGATE_WITH_AGGREGATOR);
     return DDP_OK;
@@ -160,7 +160,7 @@ static ddp_status connect_to(opening *o, uint32_t peer, ddp_err *err)
     DDP_TRY(look_up(o, peer, err));
     (void)snprintf(port, sizeof(port), "%u", o->places[peer].port);
     if (getaddrinfo(o->places[peer].address, port, &hints, &at) != 0)
-        return unreachable(o, peer, "that is no address", err);
+        return cannot_reach(o, peer, "that is no address", err);
     st = reach(o, peer, at, err);
     freeaddrinfo(at);
     if (st != DDP_OK) return st;
@@ -168,7 +168,7 @@ static ddp_status connect_to(opening *o, uint32_t peer, ddp_err *err)
     (void)snprintf(hello.name, sizeof(hello.name), "%s", o->p->group);
     aggregate_hello_pack(&hello, bytes);
     if (send(o->m->peers[peer].fd, bytes, sizeof(bytes), MSG_NOSIGNAL) != (ssize_t)sizeof(bytes))
-        return unreachable(o, peer, strerror(errno), err);
+        return cannot_reach(o, peer, strerror(errno), err);
     return DDP_OK;
 }
 
@@ -179,13 +179,13 @@ static ddp_status take_ready(const opening *o, uint32_t peer, ddp_err *err)
     size_t got = 0, moved;
 
     while (got < sizeof(bytes)) {
-        if (left_ms(o) == 0) return unreachable(o, peer, "it does not answer in time", err);
+        if (left_ms(o) == 0) return cannot_reach(o, peer, "it does not answer in time", err);
         (void)wait_for(o->m->peers[peer].fd, POLLIN, left_ms(o));
         DDP_TRY(aggregate_mesh_recv(o->m, peer, bytes + got, sizeof(bytes) - got, &moved, err));
         got += moved;
     }
     if (aggregate_ready_check(bytes, o->places[peer].proof)) return DDP_OK;
-    return unreachable(o, peer, "what answers there does not belong to this run", err);
+    return cannot_reach(o, peer, "what answers there does not belong to this run", err);
 }
 
 /* ---- from those above -------------------------------------------------------------------------------------------- */

@@ -35,9 +35,10 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/families/metric.c plugins/device/cpu/families/narrow.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
 	plugins/device/cpu/families/rope.c plugins/device/cpu/families/softmax_parts.c plugins/device/cpu/flat.c \
 	plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/winograd/winograd.c \
-	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \
+	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/gemm.c plugins/device/cpu/onednn/gemm.h \
-	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
+	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c \
+	plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 device_cpu_la_CFLAGS = $(CPU_CFLAGS) -fopenmp

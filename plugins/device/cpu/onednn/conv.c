@@ -1,5 +1,5 @@
-/* plugins/device/cpu/onednn/conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it
- * passes conv.h.
+/* plugins/device/cpu/onednn/conv.c -- convolutions by oneDNN's C API. Hides the library: nothing of it passes
+ * conv.h.
  *
  * Weights stay canonical in their arena; each call reorders them into scratch, or out of it: a copy of the weight's
  * size, against which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix
@@ -10,6 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define IMAGE_DIMS(s)                                                                                                  \
+    {                                                                                                                  \
+        (s)->images, (s)->channels, (s)->height, (s)->width                                                            \
+    }
+#define RESULT_DIMS(s)                                                                                                 \
+    {                                                                                                                  \
+        (s)->images, (s)->out, (s)->out_height, (s)->out_width                                                         \
+    }
+
 enum { IMAGE_X, WEIGHT, BIAS, IMAGE_Y, SCRATCH, PLACES };
 
 struct cpu_conv {
@@ -18,7 +27,7 @@ struct cpu_conv {
     int what, threads;
     dnnl_primitive_desc_t desc, reorder_desc[2]; /* of the weight or its gradient: set, added */
     dnnl_primitive_t primitive, reorder[2];
-    dnnl_memory_desc_t x, y, own, bias;   /* own: the weight as the arena has it */
+    cpu_desc x, y, own, bias;             /* own: the weight as the arena has it */
     uint64_t packed_bytes, scratch_bytes; /* scratch: the packed weight, then the primitives' own */
 };
 
@@ -45,13 +54,13 @@ static ddp_status conv_failed(const cpu_conv *c, dnnl_status_t status, const cha
 /* ---- descriptions ------------------------------------------------------------------------------------------------ */
 /* With groups the weight has a dimension more, in front. */
 static dnnl_status_t describe_weight(const cpu_conv_shape *s, dnnl_data_type_t type, dnnl_format_tag_t plain,
-                                     dnnl_format_tag_t grouped, dnnl_memory_desc_t *out)
+                                     dnnl_format_tag_t grouped, cpu_desc *out)
 {
     dnnl_dims_t one = {s->out, s->channels, s->kernel[0], s->kernel[1]};
     dnnl_dims_t more = {s->groups, s->out / s->groups, s->channels / s->groups, s->kernel[0], s->kernel[1]};
 
-    if (s->groups == 1) return dnnl_memory_desc_init_by_tag(out, 4, one, type, plain);
-    return dnnl_memory_desc_init_by_tag(out, 5, more, type, grouped);
+    if (s->groups == 1) return cpu_desc_by_tag(out, 4, one, type, plain);
+    return cpu_desc_by_tag(out, 5, more, type, grouped);
 }
 
 /* What is read is bf16 where the shape says so; what is written is f32. */
@@ -60,17 +69,15 @@ static dnnl_data_type_t type_of(const cpu_conv *c, int written_by)
     return c->shape.half && c->what != written_by ? dnnl_bf16 : dnnl_f32;
 }
 
-static dnnl_status_t describe_memory(cpu_conv *c, dnnl_memory_desc_t *any)
+static dnnl_status_t describe_memory(cpu_conv *c, cpu_desc *any)
 {
     const cpu_conv_shape *s = &c->shape;
-    dnnl_dims_t x = {s->images, s->channels, s->height, s->width};
-    dnnl_dims_t y = {s->images, s->out, s->out_height, s->out_width};
+    const dnnl_dims_t x = IMAGE_DIMS(s), y = RESULT_DIMS(s);
     dnnl_dims_t bias = {s->out};
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&c->x, 4, x, type_of(c, CPU_CONV_GRAD_INPUT), dnnl_nhwc);
+    dnnl_status_t status = cpu_desc_by_tag(&c->x, 4, x, type_of(c, CPU_CONV_GRAD_INPUT), dnnl_nhwc);
 
-    if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_tag(&c->y, 4, y, type_of(c, CPU_CONV_FORWARD), dnnl_nhwc);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c->bias, 1, bias, dnnl_f32, dnnl_a);
+    if (status == dnnl_success) status = cpu_desc_by_tag(&c->y, 4, y, type_of(c, CPU_CONV_FORWARD), dnnl_nhwc);
+    if (status == dnnl_success) status = cpu_desc_by_tag(&c->bias, 1, bias, dnnl_f32, dnnl_a);
     if (status == dnnl_success)
         status = describe_weight(s, type_of(c, CPU_CONV_GRAD_WEIGHT), dnnl_format_tag_any, dnnl_format_tag_any, any);
     if (status != dnnl_success) return status;
@@ -105,76 +112,68 @@ static bool is_jit(dnnl_primitive_desc_t desc)
 }
 
 /* The library's first implementation, or the one after it by the rule above. */
-static dnnl_status_t choose(cpu_conv *c, const void *op, dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+static dnnl_status_t choose(cpu_conv *c, const cpu_conv_call *call)
 {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_iterator_t it = NULL;
-    dnnl_primitive_desc_t next;
+    dnnl_primitive_desc_t next = NULL;
     dnnl_status_t status = attributes(&attr);
 
-    *out = NULL;
-    if (status == dnnl_success) status = dnnl_primitive_desc_iterator_create(&it, op, attr, c->lib->engine, hint);
-    if (attr != NULL) (void)dnnl_primitive_attr_destroy(attr);
-    if (status != dnnl_success) return status;
-    *out = dnnl_primitive_desc_iterator_fetch(it);
-    if (passed_over(*out, c) && dnnl_primitive_desc_iterator_next(it) == dnnl_success) {
-        next = dnnl_primitive_desc_iterator_fetch(it);
-        if (is_jit(next)) {
-            (void)dnnl_primitive_desc_destroy(*out);
-            *out = next;
-        } else {
-            (void)dnnl_primitive_desc_destroy(next);
-        }
+    if (status == dnnl_success) status = cpu_conv_describe(call, c->lib->engine, attr, 0, &c->desc);
+    if (status == dnnl_success && passed_over(c->desc, c) &&
+        cpu_conv_describe(call, c->lib->engine, attr, 1, &next) == dnnl_success && is_jit(next)) {
+        dnnl_primitive_desc_t first = c->desc;
+        c->desc = next;
+        next = first;
     }
-    (void)dnnl_primitive_desc_iterator_destroy(it);
-    return dnnl_success;
+    if (next != NULL) (void)dnnl_primitive_desc_destroy(next);
+    if (attr != NULL) (void)dnnl_primitive_attr_destroy(attr);
+    return status;
 }
 
 /* The forward convolution that a gradient is of: the library asks for one, of the images' own types. */
-static dnnl_status_t describe_hint(const cpu_conv *c, const dnnl_dims_t stride, const dnnl_dims_t padding,
-                                   dnnl_primitive_desc_t *out)
+static dnnl_status_t describe_hint(const cpu_conv *c, cpu_conv_call call, dnnl_primitive_desc_t *out)
 {
-    const dnnl_data_type_t type = c->shape.half ? dnnl_bf16 : dnnl_f32;
-    dnnl_memory_desc_t x, y, any;
-    dnnl_convolution_desc_t op;
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&x, 4, c->x.dims, type, dnnl_nhwc);
+    const cpu_conv_shape *s = &c->shape;
+    const dnnl_data_type_t type = s->half ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dims_t image = IMAGE_DIMS(s), result = RESULT_DIMS(s);
+    cpu_desc x = NULL, y = NULL, any = NULL;
+    dnnl_status_t status = cpu_desc_by_tag(&x, 4, image, type, dnnl_nhwc);
 
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&y, 4, c->y.dims, type, dnnl_nhwc);
-    if (status == dnnl_success)
-        status = describe_weight(&c->shape, type, dnnl_format_tag_any, dnnl_format_tag_any, &any);
-    if (status == dnnl_success)
-        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &x, &any, NULL,
-                                                    &y, stride, padding, padding);
-    return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, NULL, c->lib->engine, NULL) : status;
+    if (status == dnnl_success) status = cpu_desc_by_tag(&y, 4, result, type, dnnl_nhwc);
+    if (status == dnnl_success) status = describe_weight(s, type, dnnl_format_tag_any, dnnl_format_tag_any, &any);
+    call.what = CPU_CONV_FORWARD;
+    call.x = x;
+    call.w = any;
+    call.y = y;
+    if (status == dnnl_success) status = cpu_conv_describe(&call, c->lib->engine, NULL, 0, out);
+    cpu_desc_free(x);
+    cpu_desc_free(y);
+    cpu_desc_free(any);
+    return status;
 }
 
 static dnnl_status_t describe(cpu_conv *c)
 {
     const cpu_conv_shape *s = &c->shape;
-    dnnl_dims_t stride = {s->stride[0], s->stride[1]}, padding = {s->padding[0], s->padding[1]};
-    dnnl_convolution_desc_t op;
-    dnnl_memory_desc_t any;
+    cpu_conv_call call = {
+        .what = c->what, .stride = {s->stride[0], s->stride[1]}, .padding = {s->padding[0], s->padding[1]}};
+    cpu_desc any = NULL;
     dnnl_primitive_desc_t forward = NULL;
     dnnl_status_t status = describe_memory(c, &any);
 
-    if (status == dnnl_success && c->what == CPU_CONV_FORWARD)
-        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &c->x, &any,
-                                                    s->bias ? &c->bias : NULL, &c->y, stride, padding, padding);
-    if (status != dnnl_success) return status;
-    if (c->what == CPU_CONV_FORWARD) return choose(c, &op, NULL, &c->desc);
-    status = describe_hint(c, stride, padding, &forward);
-    if (status == dnnl_success && c->what == CPU_CONV_GRAD_INPUT)
-        status = dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &c->x, &any, &c->y, stride,
-                                                          padding, padding);
-    if (status == dnnl_success && c->what == CPU_CONV_GRAD_WEIGHT)
-        status = dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &c->x, &any, NULL, &c->y,
-                                                             stride, padding, padding);
-    if (status == dnnl_success) status = choose(c, &op, forward, &c->desc);
+    if (status == dnnl_success && c->what != CPU_CONV_FORWARD) status = describe_hint(c, call, &forward);
+    call.x = c->x;
+    call.w = any;
+    call.y = c->y;
+    call.bias = c->what == CPU_CONV_FORWARD && s->bias ? c->bias : NULL;
+    call.forward = forward;
+    if (status == dnnl_success) status = choose(c, &call);
     if (forward != NULL) (void)dnnl_primitive_desc_destroy(forward);
+    cpu_desc_free(any);
     return status;
 }
 
-static const dnnl_memory_desc_t *packed(const cpu_conv *c)
+static cpu_desc_view packed(const cpu_conv *c)
 {
     return dnnl_primitive_desc_query_md(
         c->desc, c->what == CPU_CONV_GRAD_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
@@ -188,11 +187,11 @@ static dnnl_status_t describe_reorder(cpu_conv *c, bool add)
     dnnl_status_t status = attributes(&attr);
 
     if (status == dnnl_success && add) status = dnnl_post_ops_create(&sum);
-    if (status == dnnl_success && add) status = dnnl_post_ops_append_sum(sum, 1.0f);
+    if (status == dnnl_success && add) status = cpu_append_sum(sum);
     if (status == dnnl_success && add) status = dnnl_primitive_attr_set_post_ops(attr, sum);
     if (status == dnnl_success)
-        status = dnnl_reorder_primitive_desc_create(&c->reorder_desc[add], out ? packed(c) : &c->own, c->lib->engine,
-                                                    out ? &c->own : packed(c), c->lib->engine, attr);
+        status = dnnl_reorder_primitive_desc_create(&c->reorder_desc[add], out ? packed(c) : c->own, c->lib->engine,
+                                                    out ? c->own : packed(c), c->lib->engine, attr);
     if (sum != NULL) (void)dnnl_post_ops_destroy(sum);
     if (attr != NULL) (void)dnnl_primitive_attr_destroy(attr);
     return status;
@@ -200,8 +199,7 @@ static dnnl_status_t describe_reorder(cpu_conv *c, bool add)
 
 static uint64_t scratch_of(dnnl_primitive_desc_t desc)
 {
-    const dnnl_memory_desc_t *md =
-        desc != NULL ? dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0) : NULL;
+    cpu_desc_view md = desc != NULL ? dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0) : NULL;
 
     return md != NULL ? ((uint64_t)dnnl_memory_desc_get_size(md) + 63) / 64 * 64 : 0;
 }
@@ -266,6 +264,10 @@ void cpu_conv_free(cpu_conv *c)
     }
     if (c->primitive != NULL) (void)dnnl_primitive_destroy(c->primitive);
     if (c->desc != NULL) (void)dnnl_primitive_desc_destroy(c->desc);
+    cpu_desc_free(c->x);
+    cpu_desc_free(c->y);
+    cpu_desc_free(c->own);
+    cpu_desc_free(c->bias);
     free(c);
 }
 
@@ -273,8 +275,8 @@ void cpu_conv_free(cpu_conv *c)
 static dnnl_status_t bind_memory(cpu_conv_bound *b, char *scratch)
 {
     const cpu_conv *c = b->conv;
-    const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(c->desc, dnnl_query_scratchpad_md, 0);
-    const dnnl_memory_desc_t *desc[PLACES] = {&c->x, &c->own, &c->bias, &c->y, own};
+    cpu_desc_view own = dnnl_primitive_desc_query_md(c->desc, dnnl_query_scratchpad_md, 0);
+    cpu_desc_view desc[PLACES] = {c->x, c->own, c->bias, c->y, own};
     dnnl_status_t status = dnnl_memory_create(&b->packed, packed(c), c->lib->engine, scratch);
 
     for (int i = 0; i < PLACES && status == dnnl_success; i++) /* the tensors come with the first run */

@@ -1,5 +1,5 @@
-/* plugins/device/cpu/onednn/gemm.c -- matrix products by oneDNN's C API, version 2. Hides the library: nothing of it
- * passes gemm.h.
+/* plugins/device/cpu/onednn/gemm.c -- matrix products by oneDNN's C API. Hides the library: nothing of it passes
+ * gemm.h.
  *
  * The rule, from measurements of matmul, inner_product and sgemm with every transposition, one and two threads (Zen 4
  * and Emerald Rapids, AVX-512):
@@ -39,7 +39,7 @@ struct cpu_product {
     bool transposed, matmul, bias, with_bias; /* with_bias: as it was asked for */
     dnnl_primitive_desc_t desc;               /* matmul only, as are the two below */
     dnnl_primitive_t primitive;
-    dnnl_memory_desc_t x, w, y, b;
+    cpu_desc x, w, y, b;
 };
 
 struct cpu_bound {
@@ -131,17 +131,16 @@ static dnnl_status_t describe(cpu_product *p)
     dnnl_dims_t x = {p->rows, p->in}, w = {p->in, p->out}, y = {p->rows, p->out}, b = {1, p->out};
     dnnl_dims_t w_strides = {p->transposed ? p->out : 1, p->transposed ? 1 : p->in};
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_matmul_desc_t op;
-    dnnl_status_t status;
+    dnnl_status_t status = cpu_desc_by_tag(&p->x, 2, x, dnnl_f32, dnnl_ab);
 
-    status = dnnl_memory_desc_init_by_tag(&p->x, 2, x, dnnl_f32, dnnl_ab);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_strides(&p->w, 2, w, dnnl_f32, w_strides);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&p->y, 2, y, dnnl_f32, dnnl_ab);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&p->b, 2, b, dnnl_f32, dnnl_ab);
-    if (status == dnnl_success) status = dnnl_matmul_desc_init(&op, &p->x, &p->w, p->bias ? &p->b : NULL, &p->y);
+    if (status == dnnl_success) status = cpu_desc_by_strides(&p->w, 2, w, dnnl_f32, w_strides);
+    if (status == dnnl_success) status = cpu_desc_by_tag(&p->y, 2, y, dnnl_f32, dnnl_ab);
+    if (status == dnnl_success) status = cpu_desc_by_tag(&p->b, 2, b, dnnl_f32, dnnl_ab);
     if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
     if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success) status = dnnl_primitive_desc_create(&p->desc, &op, attr, p->lib->engine, NULL);
+    if (status == dnnl_success)
+        status = cpu_matmul_describe(&(cpu_matmul_call){.x = p->x, .w = p->w, .bias = p->bias ? p->b : NULL, .y = p->y},
+                                     p->lib->engine, attr, &p->desc);
     if (attr != NULL) (void)dnnl_primitive_attr_destroy(attr);
     return status;
 }
@@ -192,8 +191,7 @@ bool cpu_product_adds_bias(const cpu_product *p) { return p->bias; }
 
 uint64_t cpu_product_scratch(const cpu_product *p)
 {
-    const dnnl_memory_desc_t *md =
-        p->matmul ? dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0) : NULL;
+    cpu_desc_view md = p->matmul ? dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0) : NULL;
 
     return md != NULL ? (uint64_t)dnnl_memory_desc_get_size(md) : 0;
 }
@@ -218,6 +216,10 @@ void cpu_product_free(cpu_product *p)
     *at = p->next;
     if (p->primitive != NULL) (void)dnnl_primitive_destroy(p->primitive);
     if (p->desc != NULL) (void)dnnl_primitive_desc_destroy(p->desc);
+    cpu_desc_free(p->x);
+    cpu_desc_free(p->w);
+    cpu_desc_free(p->y);
+    cpu_desc_free(p->b);
     free(p);
 }
 
@@ -226,7 +228,7 @@ static int arguments(const cpu_product *p) { return p->bias ? 5 : 4; }
 static dnnl_status_t bind_memory(cpu_bound *b, void *scratch)
 {
     const cpu_product *p = b->product;
-    const dnnl_memory_desc_t *desc[5] = {&p->x, &p->w, &p->y, NULL, &p->b};
+    cpu_desc_view desc[5] = {p->x, p->w, p->y, NULL, p->b};
     const int arg[5] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD, DNNL_ARG_BIAS};
 
     desc[3] = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);

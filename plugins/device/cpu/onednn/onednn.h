@@ -1,10 +1,10 @@
 /* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
 #pragma once
 
+#include "api.h"
+
 #include <ddpengine/plugin.h>
-#include <dnnl.h>
 #include <omp.h>
-#include <stdbool.h>
 
 /* Waking another thread costs 5-10 us, which is what one thread needs for this many operations. */
 #define CPU_SERIAL_FLOPS 2e6
