@@ -94,7 +94,7 @@ static void cpu_model(char *name, size_t capacity)
 static void cpu_describe(ddp_device *d, ddp_device_info *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    char model[96];
+    char model[80];
 
     cpu_model(model, sizeof(model));
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
