@@ -52,6 +52,17 @@ include $(srcdir)/tests/reliability/local.mk
 include $(srcdir)/tests/fuzz/local.mk
 include $(srcdir)/tests/gpu/local.mk
 
+# the CPU device as on a CPU of each class below this one's
+EXTRA_DIST += tests/classes.sh
+if WITH_CMOCKA
+if WITH_GLOO
+if WITH_DNNL
+TESTS += tests/classes.sh
+LONG_TESTS += tests/classes.sh
+endif
+endif
+endif
+
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \
 	tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
 	tests/sanitized.sh tests/packaged.sh tests/packages.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy

@@ -5,7 +5,7 @@ pluginincludedir = $(includedir)/ddpengine
 plugininclude_HEADERS = core/include/ddpengine/plugin.h core/include/ddpengine/backend.h \
 	core/include/ddpengine/init.h core/include/ddpengine/device.h core/include/ddpengine/program.h \
 	core/include/ddpengine/graph.h core/include/ddpengine/layers.h core/include/ddpengine/model.h core/include/ddpengine/sampler.h core/include/ddpengine/hook.h \
-	core/include/ddpengine/dataset.h core/include/ddpengine/random.h core/include/ddpengine/rope.h \
+	core/include/ddpengine/dataset.h core/include/ddpengine/isa.h core/include/ddpengine/random.h core/include/ddpengine/rope.h \
 	core/include/ddpengine/compose.h core/include/ddpengine/reduce.h core/include/ddpengine/simple_device.h
 libddpcore_a_SOURCES += core/base/mt19937.c core/base/normal.c
 if WITH_FAILPOINTS

@@ -10,6 +10,7 @@
  * Sources: G. Box and M. Muller, "A Note on the Generation of Random Normal Deviates" (1958); S. Moshier's Cephes
  * library (logf, sinf, cosf); the behaviour of PyTorch 1.13, stored by tests/parity/make/make_vectors.py. */
 #include "base/mt19937.h"
+#include <ddpengine/isa.h>
 #include <math.h>
 #include <string.h>
 
@@ -100,7 +101,7 @@ __attribute__((target("avx2,fma"))) static void blocks_avx2(float *data, uint64_
 void base_normal_blocks(float *data, uint64_t count, float mean, float std, int portable)
 {
 #if defined(__x86_64__)
-    if (!portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (!portable && ddp_isa_best() <= DDP_ISA_AVX2) {
         blocks_avx2(data, count, mean, std);
         return;
     }

@@ -136,7 +136,7 @@ static uint64_t status_bytes(const char *text, const char *key)
 
 /* Libraries crash where an allocation fails that they do not check, such as oneDNN's for the code it generates. A
  * single one is small against the limit, so that nearly all of that is in use then. */
-static bool is_used_up(uint64_t used, int resource, uint64_t *limit)
+static bool is_used_up(uint64_t used, __rlimit_resource_t resource, uint64_t *limit)
 {
     struct rlimit r;
 

@@ -2,6 +2,7 @@
  * One thread. A plugin that was asked for and does not load is an error, never a fallback to the next folder. */
 #include "plugin/internal.h"
 
+#include <ddpengine/isa.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +19,11 @@ struct ddp_registry {
 
 ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry **out, ddp_err *err)
 {
-    ddp_registry *r = ddp_alloc(sizeof(*r), err);
+    ddp_registry *r;
     ddp_status status;
 
+    DDP_TRY(ddp_isa_check(err)); /* which every plugin with kernels of the CPU's reads */
+    r = ddp_alloc(sizeof(*r), err);
     if (r == NULL) return DDP_ERR_NOMEM;
     r->log = log;
     status = plugin_search_open(paths, &r->pool, &r->search, err);

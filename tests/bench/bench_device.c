@@ -5,8 +5,8 @@
  * For each MLP: time of forward, of forward + backward, of the optimiser, as lower quartile (median) of rounds. The
  * floor is the sum, over the products of the step, of the faster of oneDNN's matmul and sgemm for that shape. Both
  * sides take turns in one run, since a machine's speed drifts. */
-#include <dnnl.h>
-#include <omp.h>
+#include "plugins/device/cpu/onednn/api.h"
+#include "plugins/device/cpu/openmp.h"
 #include <stdio.h>
 #include <time.h>
 
@@ -66,21 +66,20 @@ static float *numbers(int64_t n)
     return x;
 }
 
-static dnnl_memory_t memory(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, bool transposed, float *data)
+static dnnl_memory_t memory(cpu_desc *d, int64_t rows, int64_t cols, bool transposed, float *data)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : cols, transposed ? rows : 1};
     dnnl_memory_t m = NULL;
 
-    if (dnnl_memory_desc_init_by_strides(d, 2, dims, dnnl_f32, strides) != dnnl_success ||
-        dnnl_memory_create(&m, d, engine, data) != dnnl_success)
+    if (cpu_desc_by_strides(d, 2, dims, dnnl_f32, strides) != dnnl_success ||
+        dnnl_memory_create(&m, *d, engine, data) != dnnl_success)
         abort();
     return m;
 }
 
 static void product_open(product *p, int what, int64_t rows, int64_t in, int64_t out)
 {
-    dnnl_memory_desc_t a, b, c;
-    dnnl_matmul_desc_t op;
+    cpu_desc a, b, c;
     dnnl_primitive_desc_t desc;
 
     memset(p, 0, sizeof(*p));
@@ -95,11 +94,13 @@ static void product_open(product *p, int what, int64_t rows, int64_t in, int64_t
     p->args[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, memory(&a, p->m, p->k, p->ta, p->a)};
     p->args[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, memory(&b, p->k, p->n, p->tb, p->b)};
     p->args[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, memory(&c, p->m, p->n, false, p->c)};
-    if (dnnl_matmul_desc_init(&op, &a, &b, NULL, &c) != dnnl_success ||
-        dnnl_primitive_desc_create(&desc, &op, NULL, engine, NULL) != dnnl_success ||
+    if (cpu_matmul_describe(&(cpu_matmul_call){.x = a, .w = b, .y = c}, engine, NULL, &desc) != dnnl_success ||
         dnnl_primitive_create(&p->matmul, desc) != dnnl_success)
         abort();
     (void)dnnl_primitive_desc_destroy(desc);
+    cpu_desc_free(a);
+    cpu_desc_free(b);
+    cpu_desc_free(c);
 }
 
 static void product_time(product *p, bool record)

@@ -10,8 +10,9 @@
  * it computes again its loss. All sides take turns within each round, minima count: a machine's speed drifts. With
  * one thread the clock is the processor's time of that thread, so that a busy machine takes part of the cache but
  * not of the count. */
-#include <dnnl.h>
-#include <omp.h>
+#include "plugins/device/cpu/onednn/api.h"
+#include "plugins/device/cpu/onednn/conv.h"
+#include "plugins/device/cpu/openmp.h"
 #include <stdio.h>
 #include <time.h>
 
@@ -74,14 +75,14 @@ static float *numbers(size_t bytes)
 
 static dnnl_memory_t memory_for(dnnl_primitive_desc_t pd, dnnl_query_t what)
 {
-    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(pd, what, 0);
+    cpu_desc_view md = dnnl_primitive_desc_query_md(pd, what, 0);
     dnnl_memory_t m;
 
     dnnl_ok(dnnl_memory_create(&m, md, engine, numbers(dnnl_memory_desc_get_size(md))));
     return m;
 }
 
-enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS };
+enum { FORWARD = CPU_CONV_FORWARD, BACKWARD_DATA = CPU_CONV_GRAD_INPUT, BACKWARD_WEIGHTS = CPU_CONV_GRAD_WEIGHT };
 
 /* Results are f32; what is multiplied is as the step's precision says. */
 static dnnl_data_type_t type_of(bool result) { return half && !result ? dnnl_bf16 : dnnl_f32; }
@@ -109,65 +110,49 @@ typedef struct conv_case {
     dnnl_format_tag_t tag; /* of images */
 } conv_case;
 
-static void describe(const conv_case *c, const dnnl_data_type_t types[3], dnnl_memory_desc_t out[3])
+static void describe(const conv_case *c, const dnnl_data_type_t types[3], cpu_desc out[3])
 {
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[0], 4, c->x, types[0], c->tag));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[1], 4, c->w, types[1], dnnl_format_tag_any));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[2], 4, c->y, types[2], c->tag));
+    dnnl_ok(cpu_desc_by_tag(&out[0], 4, c->x, types[0], c->tag));
+    dnnl_ok(cpu_desc_by_tag(&out[1], 4, c->w, types[1], dnnl_format_tag_any));
+    dnnl_ok(cpu_desc_by_tag(&out[2], 4, c->y, types[2], c->tag));
 }
 
-static void describe_forward(const conv_case *c, const dnnl_memory_desc_t m[3], dnnl_convolution_desc_t *out)
+/* Implementation `nth` of the library's list; NULL: it has none, as by Winograd's algorithm for some shapes. */
+static dnnl_primitive_desc_t conv_way(const conv_case *c, int what, const dnnl_data_type_t types[3],
+                                      dnnl_primitive_desc_t forward, int nth)
 {
-    dnnl_ok(dnnl_convolution_forward_desc_init(out, dnnl_forward_training, c->algorithm, &m[0], &m[1], NULL, &m[2],
-                                               c->stride, c->padding, c->padding));
-}
-
-/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read; NULL:
- * none. */
-static dnnl_primitive_desc_t hint(const conv_case *c)
-{
-    const dnnl_data_type_t types[3] = {type_of(false), type_of(false), type_of(false)};
-    dnnl_memory_desc_t m[3];
-    dnnl_convolution_desc_t op;
+    cpu_desc m[3];
+    cpu_conv_call call = {.what = what, .algorithm = c->algorithm, .forward = forward};
     dnnl_primitive_desc_t pd = NULL;
 
     describe(c, types, m);
-    describe_forward(c, m, &op);
-    if (c->algorithm == dnnl_convolution_winograd) /* the library has it for some shapes */
-        return dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL) == dnnl_success ? pd : NULL;
-    dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
+    call.x = m[0];
+    call.w = m[1];
+    call.y = m[2];
+    memcpy(call.stride, c->stride, sizeof(call.stride));
+    memcpy(call.padding, c->padding, sizeof(call.padding));
+    if (cpu_conv_describe(&call, engine, NULL, nth, &pd) != dnnl_success) {
+        pd = NULL;
+        if (nth == 0 && c->algorithm != dnnl_convolution_winograd) abort();
+    }
+    for (int i = 0; i < 3; i++) cpu_desc_free(m[i]);
     return pd;
 }
 
-/* The first two of the library's list. */
+/* The first two of the library's list. A gradient wants the forward convolution, all of it of the type that is read. */
 static void conv_ways_of(floor_entry *e, const conv_case *c)
 {
     const dnnl_data_type_t types[3] = {type_of(e->op == DDP_OP_CONV2D_GRAD_INPUT),
                                        type_of(e->op == DDP_OP_CONV2D_GRAD_WEIGHT), type_of(e->op == DDP_OP_CONV2D)};
-    dnnl_memory_desc_t m[3];
-    dnnl_convolution_desc_t op;
-    dnnl_primitive_desc_t forward = hint(c);
-    dnnl_primitive_desc_iterator_t it;
-    dnnl_status_t status;
+    const dnnl_data_type_t read[3] = {type_of(false), type_of(false), type_of(false)};
+    uint32_t what = e->op - DDP_OP_CONV2D;
+    dnnl_primitive_desc_t forward = conv_way(c, FORWARD, read, NULL, 0), pd;
 
     if (forward == NULL) return;
-    describe(c, types, m);
-    if (e->op == DDP_OP_CONV2D) describe_forward(c, m, &op);
-    if (e->op == DDP_OP_CONV2D_GRAD_INPUT)
-        dnnl_ok(dnnl_convolution_backward_data_desc_init(&op, c->algorithm, &m[0], &m[1], &m[2], c->stride, c->padding,
-                                                         c->padding));
-    if (e->op == DDP_OP_CONV2D_GRAD_WEIGHT)
-        dnnl_ok(dnnl_convolution_backward_weights_desc_init(&op, c->algorithm, &m[0], &m[1], NULL, &m[2], c->stride,
-                                                            c->padding, c->padding));
-    status = dnnl_primitive_desc_iterator_create(&it, &op, NULL, engine, e->op == DDP_OP_CONV2D ? NULL : forward);
-    if (c->algorithm != dnnl_convolution_winograd) dnnl_ok(status);
-    for (int i = 0; i < 2 && status == dnnl_success; i++) {
-        dnnl_primitive_desc_t pd = dnnl_primitive_desc_iterator_fetch(it);
-        add_way(e, pd, e->op - DDP_OP_CONV2D)->winograd = c->algorithm == dnnl_convolution_winograd;
+    for (int i = 0; i < 2 && (pd = conv_way(c, (int)what, types, what == FORWARD ? NULL : forward, i)) != NULL; i++) {
+        add_way(e, pd, what)->winograd = c->algorithm == dnnl_convolution_winograd;
         (void)dnnl_primitive_desc_destroy(pd);
-        if (dnnl_primitive_desc_iterator_next(it) != dnnl_success) break;
     }
-    if (status == dnnl_success) (void)dnnl_primitive_desc_iterator_destroy(it);
     (void)dnnl_primitive_desc_destroy(forward);
 }
 
@@ -200,40 +185,18 @@ static void matmul_ways(floor_entry *e, int64_t batch, int64_t m, int64_t n, int
     for (int i = 0; i < 4; i++) {
         dnnl_format_tag_t a = i == 3 ? dnnl_format_tag_any : plain[i / 2],
                           b = i == 3 ? dnnl_format_tag_any : plain[i % 2];
-        dnnl_memory_desc_t am, bm, cm;
-        dnnl_matmul_desc_t op;
+        cpu_desc am, bm, cm;
         dnnl_primitive_desc_t pd;
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&am, 3, (dnnl_dims_t){batch, m, k}, type_of(false), a));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&bm, 3, (dnnl_dims_t){batch, k, n}, type_of(false), b));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&cm, 3, (dnnl_dims_t){batch, m, n}, dnnl_f32, dnnl_abc));
-        dnnl_ok(dnnl_matmul_desc_init(&op, &am, &bm, NULL, &cm));
-        dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
+        dnnl_ok(cpu_desc_by_tag(&am, 3, (dnnl_dims_t){batch, m, k}, type_of(false), a));
+        dnnl_ok(cpu_desc_by_tag(&bm, 3, (dnnl_dims_t){batch, k, n}, type_of(false), b));
+        dnnl_ok(cpu_desc_by_tag(&cm, 3, (dnnl_dims_t){batch, m, n}, dnnl_f32, dnnl_abc));
+        dnnl_ok(cpu_matmul_describe(&(cpu_matmul_call){.x = am, .w = bm, .y = cm}, engine, NULL, &pd));
         (void)add_way(e, pd, FORWARD);
         (void)dnnl_primitive_desc_destroy(pd);
+        cpu_desc_free(am);
+        cpu_desc_free(bm);
+        cpu_desc_free(cm);
     }
-}
-
-static void inner_product_way(floor_entry *e, int64_t rows, int64_t in, int64_t out)
-{
-    dnnl_memory_desc_t x, w, y;
-    dnnl_inner_product_desc_t op;
-    dnnl_primitive_desc_t forward, pd;
-    uint32_t what = e->op - DDP_OP_LINEAR;
-
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&x, 2, (dnnl_dims_t){rows, in}, type_of(what == BACKWARD_DATA),
-                                         dnnl_format_tag_any));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&w, 2, (dnnl_dims_t){out, in}, type_of(what == BACKWARD_WEIGHTS),
-                                         dnnl_format_tag_any));
-    dnnl_ok(
-        dnnl_memory_desc_init_by_tag(&y, 2, (dnnl_dims_t){rows, out}, type_of(what == FORWARD), dnnl_format_tag_any));
-    dnnl_ok(dnnl_inner_product_forward_desc_init(&op, dnnl_forward_training, &x, &w, NULL, &y));
-    dnnl_ok(dnnl_primitive_desc_create(&forward, &op, NULL, engine, NULL));
-    if (what == BACKWARD_DATA) dnnl_ok(dnnl_inner_product_backward_data_desc_init(&op, &x, &w, &y));
-    if (what == BACKWARD_WEIGHTS) dnnl_ok(dnnl_inner_product_backward_weights_desc_init(&op, &x, &w, NULL, &y));
-    dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, what == FORWARD ? NULL : forward));
-    (void)add_way(e, pd, what);
-    (void)dnnl_primitive_desc_destroy(pd);
-    (void)dnnl_primitive_desc_destroy(forward);
 }
 
 static void linear_ways(floor_entry *e, int64_t rows, int64_t in, int64_t out)
@@ -244,7 +207,6 @@ static void linear_ways(floor_entry *e, int64_t rows, int64_t in, int64_t out)
 
     matmul_ways(e, 1, size[s[0]], size[s[1]], size[s[2]]);
     if (half) return;
-    inner_product_way(e, rows, in, out);
     e->a = numbers((size_t)(rows * in) * 4);
     e->b = numbers((size_t)(in * out) * 4);
     e->c = numbers((size_t)(rows * out) * 4);

@@ -44,6 +44,16 @@ class Skip(Exception):
     pass
 
 
+def has_bf16():
+    """Whether kernels may use instructions for bf16: the CPU has them, and DDPENGINE_CPU does not leave them out."""
+    return os.environ.get("DDPENGINE_CPU") in (None, "", "native") and "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
+
+
+def needs_bf16():
+    if not has_bf16():
+        raise Skip("no AVX512_BF16: this CPU lacks it, or DDPENGINE_CPU leaves it out")
+
+
 def until(condition, what, patience=PATIENCE):
     """Polls until `condition` gives something true, and returns that; `what` says what does not come."""
     limit = Patience(patience)

@@ -1,10 +1,9 @@
 """Training with the real program: two to four ranks, one INI or one for each node, every model, the files that a run leaves."""
 import json
-import pathlib
 import sys
 
 import harness
-from harness import Case, FASHION, Skip
+from harness import Case, FASHION, Skip, has_bf16, needs_bf16
 
 
 class Train(Case):
@@ -98,12 +97,12 @@ class Train(Case):
 
     def test_precision_bf16(self):
         self.environ = {}
-        if "avx512_bf16" not in pathlib.Path("/proc/cpuinfo").read_text():
+        if not has_bf16():
             r = self.run("-c", self.ini("x.ini"), "--set", "train.precision=bf16")
             self.fails(r, 3, "precision = bf16", "without_bf16")
             r = self.train({"train": {"precision": "bf16"}, "device.cpu": {"without_bf16": "f32"}})
             self.equal(r.summary["parameter_sha256"], self.train({}).summary["parameter_sha256"])
-            raise Skip("this CPU has no AVX512_BF16")
+            needs_bf16()
         plain = self.train({"train": {"epochs": 4}}, nproc=2)
         half = self.train({"train": {"epochs": 4, "precision": "bf16"}, "checkpoint": {"dir": self.dir / "ck"}}, nproc=2)
         self.equal((plain.summary["precision"], half.summary["precision"]), ("f32", "bf16"))

@@ -239,7 +239,7 @@ class Update(Case):
     # ---- hooks -------------------------------------------------------------------------------------------------------
     def test_the_example_hook_trains(self):
         source = SRC / "docs/examples/hook-skeleton"
-        subprocess.run(["cc", "-std=c11", "-fPIC", "-fvisibility=hidden", "-shared", f"-I{SRC}/core/include", str(source / "hook_carry.c"),
+        subprocess.run(["cc", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-shared", f"-I{SRC}/core/include", str(source / "hook_carry.c"),
                         "-o", str(self.dir / "hook_carry.so")], check=True)
         path = {"DDPENGINE_PLUGIN_PATH": str(self.dir)}
         r = self.run("-c", source / "carry.ini", "--nproc", 2, env=path)

@@ -1,10 +1,10 @@
 /* plugins/backend/common/reduce.c -- the tables of kernels, and how a reduction of any length goes through them. */
 #include "reduce.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 
-const ddp_kernels *const ddp_kernels_variants[ISA_COUNT] = {ISA_VARIANTS(ddp_kernels)};
+const ddp_kernels *const ddp_kernels_variants[DDP_ISA_COUNT] = {DDP_ISA_VARIANTS(ddp_kernels)};
 
-const ddp_kernels *ddp_kernels_best(void) { return ddp_kernels_variants[isa_best()]; }
+const ddp_kernels *ddp_kernels_best(void) { return ddp_kernels_variants[ddp_isa_best()]; }
 
 bool ddp_reduces(uint32_t dtype, uint32_t op)
 {

@@ -31,7 +31,7 @@ extern const ddp_kernels ddp_kernels_portable;
 extern const ddp_kernels ddp_kernels_avx2, ddp_kernels_avx512;
 #endif
 
-/* By ISA_* of plugins/common/isa.h, best first: this CPU can run those from isa_best() on. */
+/* By DDP_ISA_* of ddpengine/isa.h, best first: this CPU can run those from ddp_isa_best() on. */
 extern const ddp_kernels *const ddp_kernels_variants[];
 const ddp_kernels *ddp_kernels_best(void);
 bool ddp_reduces(uint32_t dtype, uint32_t op);

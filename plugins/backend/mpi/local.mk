@@ -5,8 +5,7 @@ backend_mpi_la_SOURCES = $(BACKEND_COMMON) plugins/backend/mpi/backend.c plugins
 	plugins/backend/mpi/reduce.c plugins/backend/mpi/reduce.h plugins/backend/mpi/leftovers.c plugins/backend/mpi/leftovers.h \
 	plugins/backend/mpi/settings.c plugins/backend/mpi/settings.h
 backend_mpi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/backend $(MPI_CFLAGS)
-# GCC's cost model of -O2 vectorises no loop of unknown length
-backend_mpi_la_CFLAGS = $(AM_CFLAGS) -fvect-cost-model=dynamic
+backend_mpi_la_CFLAGS = $(AM_CFLAGS) $(DDP_VECT)
 # MPI ends in a destructor at the end of the process: the plugin stays mapped also when it is closed
 backend_mpi_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,-z,nodelete
 backend_mpi_la_LIBADD = $(BACKEND_REDUCE) $(MPI_LIBS)

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 enum { VERSION = 2 };
-static const char magic[8] = "ddptoken";
+static const char magic[8] = {'d', 'd', 'p', 't', 'o', 'k', 'e', 'n'};
 
 typedef struct content {
     const tokenizer *t;

@@ -1,7 +1,7 @@
 /* plugins/device/cpu/device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in
  * lower.c and exec.c. */
 #include "cpu.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -24,6 +24,12 @@ static const ddp_option options[] = {
      DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
 };
 
+static const char *why_no_bf16(void)
+{
+    return ddp_isa_limit() >= 0 ? "the environment variable DDPENGINE_CPU allows no instructions for bf16 (AVX512_BF16)"
+                                : "this CPU has no instructions for bf16 (AVX512_BF16)";
+}
+
 static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
                            ddp_err *err)
 {
@@ -37,8 +43,9 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     if (p->precision == DDP_PRECISION_BF16 && cpu_half_available() == NULL && given->without_bf16 == REFUSE)
         return ddp_fail(
             err, DDP_ERR_UNSUPPORTED,
-            "[train] precision = bf16: this CPU has no instructions for bf16 (AVX512_BF16); "
-            "set precision = f32, or [device.cpu] without_bf16 = f32 to compute in f32 where they are missing");
+            "[train] precision = bf16: %s; "
+            "set precision = f32, or [device.cpu] without_bf16 = f32 to compute in f32 where they are missing",
+            why_no_bf16());
     if (p->threads == 0 || p->threads > 4096)
         return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
                         p->threads);
@@ -46,7 +53,7 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory at open");
     d->host = host;
     d->threads = p->threads;
-    d->kernels = cpu_kernels_variants[isa_best()];
+    d->kernels = cpu_kernels_variants[ddp_isa_best()];
     d->wants_half = p->precision == DDP_PRECISION_BF16;
     if (d->wants_half) d->half = cpu_half_available();
     status = cpu_library_open(p->threads, &d->library, err);
@@ -87,12 +94,12 @@ static void cpu_model(char *name, size_t capacity)
 static void cpu_describe(ddp_device *d, ddp_device_info *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    char model[96];
+    char model[80];
 
     cpu_model(model, sizeof(model));
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    (void)snprintf(out->name, sizeof(out->name), "%s, %s%s", model, d->kernels->isa,
-                   d->half != NULL ? ", products in bf16" : "");
+    (void)snprintf(out->name, sizeof(out->name), "%s, %s%s%s", model, d->kernels->isa,
+                   d->half != NULL ? ", products in bf16" : "", ddp_isa_limit() >= 0 ? " (DDPENGINE_CPU)" : "");
     cpu_library_version(out->library, sizeof(out->library));
 }
 
@@ -138,17 +145,17 @@ static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err
 static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
 {
     if (d->wants_half && d->half == NULL)
-        p->report(
-            p->ctx, DDP_FINDING_WARNING, "CPU",
-            "no instructions for bf16 (AVX512_BF16): products are in f32, which is no faster than precision = f32");
+        p->report(p->ctx, DDP_FINDING_WARNING, "CPU",
+                  "%s: products are in f32, which is no faster than precision = f32", why_no_bf16());
 #if defined(__x86_64__)
-    else if (isa_best() > ISA_AVX2)
+    else if (ddp_isa_of_cpu() > DDP_ISA_AVX2)
         p->report(
             p->ctx, DDP_FINDING_WARNING, "CPU",
             "neither AVX2 nor AVX-512: steps take several times as long; use a newer machine, or let the virtual machine have them (cpu = host)");
 #endif
     else
-        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "");
+        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
+                  ddp_isa_limit() >= 0 ? ", no more than DDPENGINE_CPU allows" : "");
 }
 
 static ddp_status cpu_sync(ddp_device *d, ddp_err *err)

@@ -8,7 +8,7 @@ CPU_KERNELS = libcpukernels.la
 CPU_CPPFLAGS = -I$(srcdir)/plugins -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
 CPU_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 noinst_LTLIBRARIES += libcpukernels.la
-libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/attention/attention_bf16.c \
+libcpukernels_la_SOURCES = plugins/device/cpu/kernels/attention/attention_bf16.c \
 	plugins/device/cpu/kernels/attention/attention_body.h plugins/device/cpu/kernels/attention/head_body.h \
 	plugins/device/cpu/kernels/attention/operands_bf16_body.h \
 	plugins/device/cpu/kernels/attention/operands_f32_body.h \
@@ -38,10 +38,10 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/gemm.c plugins/device/cpu/onednn/gemm.h \
 	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c \
-	plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
+	plugins/device/cpu/openmp.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
-device_cpu_la_CFLAGS = $(CPU_CFLAGS) -fopenmp
+device_cpu_la_CFLAGS = $(CPU_CFLAGS)
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)
 device_cpu_la_LIBADD = $(CPU_KERNELS) -ldnnl -lgomp -lm
 endif

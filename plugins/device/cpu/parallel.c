@@ -1,9 +1,9 @@
 /* plugins/device/cpu/parallel.c -- splits a loop over OpenMP's threads, the same pool that oneDNN uses, and binds
  * those threads to processors. */
 #include "parallel.h"
+#include "openmp.h"
 
 #include <errno.h>
-#include <omp.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -48,14 +48,25 @@ static int stay(const cpu_pins *pins)
     return 0;
 }
 
+typedef struct stays {
+    const cpu_pins *pins;
+    _Atomic int failed; /* 0, or errno of a thread */
+} stays;
+
+static void stay_region(void *data)
+{
+    stays *all = data;
+    int failed = stay(all->pins);
+
+    if (failed != 0) all->failed = failed;
+}
+
 static int stay_all(uint32_t threads, const cpu_pins *pins)
 {
-    int failed = 0;
+    stays all = {.pins = pins};
 
-    (void)threads; /* without OpenMP this thread is all there is */
-#pragma omp parallel num_threads((int)threads) reduction(max : failed)
-    failed = stay(pins);
-    return failed;
+    GOMP_parallel(stay_region, &all, threads, 0);
+    return all.failed;
 }
 
 static void free_pins(cpu_pins *p)
@@ -111,12 +122,32 @@ void cpu_unpin(uint32_t threads, cpu_pins **pins)
     *pins = NULL;
 }
 
+typedef struct loop {
+    const cpu_pins *pins;
+    int64_t count, grain, grains, pieces;
+    void (*fn)(void *ctx, int64_t first, int64_t last);
+    void *ctx;
+} loop;
+
+/* Piece i is thread i's; where OpenMP gives fewer threads than pieces, they take turns. */
+static void loop_region(void *data)
+{
+    const loop *l = data;
+
+    (void)stay(l->pins);
+    for (int64_t i = omp_get_thread_num(); i < l->pieces; i += omp_get_num_threads()) {
+        int64_t first = l->grains * i / l->pieces * l->grain, last = l->grains * (i + 1) / l->pieces * l->grain;
+        l->fn(l->ctx, first, last < l->count ? last : l->count);
+    }
+}
+
 void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(void *ctx, int64_t first, int64_t last),
                   void *ctx)
 {
     int64_t grains = (count + grain - 1) / grain;
     int64_t pieces = grains < (int64_t)threads ? grains : (int64_t)threads;
-    const cpu_pins *pins = own_pins;
+    loop l = {
+        .pins = own_pins, .count = count, .grain = grain, .grains = grains, .pieces = pieces, .fn = fn, .ctx = ctx};
 
     if (pieces <= 1) {
         if (count > 0) fn(ctx, 0, count);
@@ -124,13 +155,5 @@ void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(voi
     }
     /* Always all threads, though some may get no piece: GNU's OpenMP ends those that a smaller region leaves out, and
      * the next larger one starts new ones. */
-#pragma omp parallel num_threads((int)threads)
-    {
-        (void)stay(pins);
-#pragma omp for schedule(static, 1) nowait
-        for (int64_t i = 0; i < pieces; i++) {
-            int64_t first = grains * i / pieces * grain, last = grains * (i + 1) / pieces * grain;
-            fn(ctx, first, last < count ? last : count);
-        }
-    }
+    GOMP_parallel(loop_region, &l, threads, 0);
 }

@@ -2,7 +2,7 @@
  * bf16_compress_hook: rounded to nearest even, averaged in bf16 (each sum in f32, rounded once), widened again. It
  * remembers nothing. */
 #include "common/common.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 #include <stdlib.h>
 
 struct ddp_hook {
@@ -37,7 +37,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     DDP_TRY(hook_check(p, "bf16", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
-    h->k = hook_kernels_variants[isa_best()];
+    h->k = hook_kernels_variants[ddp_isa_best()];
     h->group = p->group;
     h->bucket_count = p->bucket_count;
     h->wire = calloc(p->bucket_count, sizeof(*h->wire));

@@ -37,5 +37,5 @@ extern const hook_kernels hook_kernels_portable;
 extern const hook_kernels hook_kernels_avx2, hook_kernels_avx512;
 #endif
 
-/* By ISA_* of plugins/common/isa.h, best first: this CPU can run those from isa_best() on. */
+/* By DDP_ISA_* of ddpengine/isa.h, best first: this CPU can run those from ddp_isa_best() on. */
 extern const hook_kernels *const hook_kernels_variants[];

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 #include "kernels.h"
 
 #define HOOK_ISA_NAME  "portable"
@@ -10,4 +10,4 @@
 #define HOOK_LINE      4
 #include "kernels_body.h"
 
-const hook_kernels *const hook_kernels_variants[ISA_COUNT] = {ISA_VARIANTS(hook_kernels)};
+const hook_kernels *const hook_kernels_variants[DDP_ISA_COUNT] = {DDP_ISA_VARIANTS(hook_kernels)};

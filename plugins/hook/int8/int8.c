@@ -8,7 +8,7 @@
  * a rank's own, and, times the number of ranks, what the mean of its shard lost, so that the mean over the ranks'
  * memories is all that has not been sent yet. */
 #include "common/common.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     DDP_TRY(hook_check(p, "int8", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
-    h->k = hook_kernels_variants[isa_best()];
+    h->k = hook_kernels_variants[ddp_isa_best()];
     h->group = p->group;
     h->bucket_count = p->bucket_count;
     h->buckets = calloc(p->bucket_count, sizeof(*h->buckets));

@@ -8,7 +8,7 @@
  * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything
  * in the first start_step updates, while gradients still change their directions. */
 #include "common/common.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -147,7 +147,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     DDP_TRY(hook_check(p, "powersgd", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
-    h->k = hook_kernels_variants[isa_best()];
+    h->k = hook_kernels_variants[ddp_isa_best()];
     h->group = p->group;
     h->config = *(const struct config *)config;
     h->seed = p->seed;

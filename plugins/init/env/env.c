@@ -116,11 +116,11 @@ static ddp_status within_open_mpi(ddp_init *i, int64_t port, ddp_err *err)
         return DDP_OK;
     }
     if (job == NULL) job = ddp_env_text("OMPI_MCA_ess_base_jobid");
-    if (folder == NULL || job == NULL || strchr(job, '/') != NULL || strlen(folder) + strlen(job) + 64 > FILE_LIMIT)
+    if (folder == NULL || job == NULL || strchr(job, '/') != NULL ||
+        snprintf(i->file, sizeof(i->file), "%s/ddpengine-%s", folder, job) >= (int)sizeof(i->file))
         return ddp_fail(
             err, DDP_ERR_CONFIG,
             "init_method = env://: Open MPI does not give its session folder (PMIX_SERVER_TMPDIR) and job (PMIX_NAMESPACE); add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun");
-    (void)snprintf(i->file, sizeof(i->file), "%s/ddpengine-%s", folder, job);
     (void)snprintf(i->listen, sizeof(i->listen), "127.0.0.1:0");
     return DDP_OK;
 }

@@ -105,7 +105,7 @@ class Preflight(Checked):
         self.check("problem" in lines["output"][0] and "open files" in lines, self.last)
 
     def test_slow_bf16(self):
-        have = "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
+        have = harness.has_bf16()
         lines = self.checked({"train": {"precision": "bf16"}, "device.cpu": {"without_bf16": "f32"}})
         self.found(lines, "CPU", "ok" if have else "warning", "bf16")
         if not have:

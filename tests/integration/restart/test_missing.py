@@ -37,7 +37,7 @@ class Missing(Case):
 
     def plugin(self, name, source, *flags):
         plugin = self.dir / name
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", *flags,
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", *flags,
                         "-o", str(plugin), str(harness.SRC / source)], check=True)
         plugin.chmod(0o755)
         return plugin

@@ -164,7 +164,7 @@ class Restart(Case):
     def test_running_statistics(self):
         """Rank 0's are the run's: in its memory they are those before the step that failed, without it a checkpoint has them."""
         plugin = self.dir / "model_buffered.so"
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
                         str(plugin), str(harness.SRC / "tests/integration/support/buffered_model.c")], check=True)
         plugin.chmod(0o755)
         model = {"model": {"plugin": plugin}, "model.mlp": None, "model.buffered": {"norm": "yes"}}

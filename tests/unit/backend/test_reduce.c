@@ -1,7 +1,7 @@
 /* tests/unit/backend/test_reduce.c -- the arithmetic of the backends: every variant that this CPU can run against
  * scalar code, to the bit, for every dtype and operation, any number of sources and results, any length and
  * alignment, through the caches and past them. */
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/backend/common/reduce.h"
 #include "base/base.h"
 #include "base/sys.h"
@@ -137,8 +137,8 @@ static void test_all_variants_give_the_bits_of_scalar_code(void **state)
         uint32_t n, outs;
     } shapes[] = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {8, 8}, {9, 2}};
     static const size_t counts[] = {0, 1, 17, 64, 511, 513, 4096};
-    const ddp_kernels *const *kernels = ddp_kernels_variants + isa_best();
-    const int variants = ISA_COUNT - isa_best();
+    const ddp_kernels *const *kernels = ddp_kernels_variants + ddp_isa_best();
+    const int variants = DDP_ISA_COUNT - ddp_isa_best();
     lanes l;
     size_t turn = 0;
 
@@ -163,8 +163,8 @@ static void test_all_variants_give_the_bits_of_scalar_code(void **state)
 
 static void test_a_nan_stays_one(void **state)
 {
-    const ddp_kernels *const *kernels = ddp_kernels_variants + isa_best();
-    const int variants = ISA_COUNT - isa_best();
+    const ddp_kernels *const *kernels = ddp_kernels_variants + ddp_isa_best();
+    const int variants = DDP_ISA_COUNT - ddp_isa_best();
 
     (void)state;
     for (int v = 0; v < variants; v++) {

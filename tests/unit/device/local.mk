@@ -42,11 +42,12 @@ tests_unit_device_test_device_winograd_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 # not a test: make tests/bench/bench_device
 EXTRA_PROGRAMS += tests/bench/bench_device tests/bench/bench_ops
 CLEANFILES += tests/bench/bench_device tests/bench/bench_ops
-tests_bench_bench_device_SOURCES = tests/bench/bench_device.c tests/unit/support/device_util.h
+ONEDNN_VERSIONS = plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c
+tests_bench_bench_device_SOURCES = tests/bench/bench_device.c tests/unit/support/device_util.h $(ONEDNN_VERSIONS)
 tests_bench_bench_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_device_LDADD = $(UNIT_LDADD) -ldnnl -lgomp
 EXTRA_tests_bench_bench_device_DEPENDENCIES = device_cpu.la
-tests_bench_bench_ops_SOURCES = tests/bench/bench_ops.c tests/bench/bench_nets.h tests/unit/support/device_util.h
+tests_bench_bench_ops_SOURCES = tests/bench/bench_ops.c tests/bench/bench_nets.h tests/unit/support/device_util.h $(ONEDNN_VERSIONS)
 tests_bench_bench_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_ops_LDADD = $(UNIT_LDADD) -ldnnl -lgomp
 EXTRA_tests_bench_bench_ops_DEPENDENCIES = device_cpu.la

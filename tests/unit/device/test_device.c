@@ -476,7 +476,7 @@ static void test_open(void **state)
     ddp_device_info info = {0};
     int32_t options[2] = {0};
 
-    if (__builtin_cpu_supports("avx512bf16")) {
+    if (ddp_isa_bf16()) {
         OK(f, f->ops->open(NULL, options, &p, &d, &f->err));
         f->ops->describe(d, &info);
         assert_non_null(strstr(info.name, "bf16"));

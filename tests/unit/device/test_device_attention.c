@@ -142,8 +142,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_variants),
                                        cmocka_unit_test(test_attention_bf16)};
 
-    variants = cpu_kernels_variants + isa_best();
-    variant_count = ISA_COUNT - isa_best();
+    variants = cpu_kernels_variants + ddp_isa_best();
+    variant_count = DDP_ISA_COUNT - ddp_isa_best();
     seed = test_seed();
     return cmocka_run_group_tests_name("attention on the CPU device", tests, NULL, NULL);
 }

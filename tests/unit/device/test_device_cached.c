@@ -250,8 +250,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_row_variants), cmocka_unit_test(test_cached_variants),
                                        BOTH(test_cached_models), HALF(test_cached_models), ONE(test_bad_start)};
 
-    variants = cpu_kernels_variants + isa_best();
-    variant_count = ISA_COUNT - isa_best();
+    variants = cpu_kernels_variants + ddp_isa_best();
+    variant_count = DDP_ISA_COUNT - ddp_isa_best();
     seed = test_seed();
     return cmocka_run_group_tests_name("cached programs on the CPU device", tests, NULL, NULL);
 }

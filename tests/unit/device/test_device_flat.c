@@ -1,6 +1,6 @@
 /* tests/unit/device/test_device_flat.c -- the CPU device's kernels by themselves: every variant gives the same bits;
  * updates give PyTorch's bits; reductions are right for any length and thread count; exp and gelu are accurate. */
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_util.h"
 #include "device_torch.h"
@@ -453,8 +453,8 @@ int main(void)
     };
 
     seed = test_seed();
-    variants = cpu_kernels_variants + isa_best();
-    variant_count = ISA_COUNT - isa_best();
+    variants = cpu_kernels_variants + ddp_isa_best();
+    variant_count = DDP_ISA_COUNT - ddp_isa_best();
     (void)printf("# %d variants, the best is %s\n", variant_count, variants[0]->isa);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

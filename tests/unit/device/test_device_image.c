@@ -1,7 +1,7 @@
 /* tests/unit/device/test_device_image.c -- the CPU device against the double reference over images: convolution,
  * pooling, batch norm, each op by itself over odd sizes and as it stands in small networks, where kernels are fused;
  * every variant of the kernels the same bits. */
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 
@@ -259,7 +259,7 @@ static void test_winograd(void **state)
     int each;
 
     NEEDS_DEVICE(f);
-    each = cpu_kernels_variants[isa_best()] != &cpu_kernels_portable && !(f->half && cpu_multiplies_matrices());
+    each = cpu_kernels_variants[ddp_isa_best()] != &cpu_kernels_portable && !(f->half && cpu_multiplies_matrices());
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd+bias"), each);
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd"), each);
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd_grad_input"), 2 * each);
@@ -339,8 +339,8 @@ static void compute(const cpu_image_kernels *f, const float *x, const float *dy,
 
 static void test_variants_agree(void **state)
 {
-    const cpu_kernels *const *variants = cpu_kernels_variants + isa_best();
-    int count = ISA_COUNT - isa_best();
+    const cpu_kernels *const *variants = cpu_kernels_variants + ddp_isa_best();
+    int count = DDP_ISA_COUNT - ddp_isa_best();
     float *x = aligned(X_SIZE * 4), *dy = aligned(X_SIZE * 4), *more = aligned(X_SIZE * 4), *y = aligned(Y_SIZE * 4);
     results *r[2] = {aligned(sizeof(results)), aligned(sizeof(results))};
 

@@ -551,8 +551,8 @@ int main(void)
                                        ONE(test_lowering),
                                        ONE(test_bad_index)};
 
-    variants = cpu_kernels_variants + isa_best();
-    variant_count = ISA_COUNT - isa_best();
+    variants = cpu_kernels_variants + ddp_isa_best();
+    variant_count = DDP_ISA_COUNT - ddp_isa_best();
     seed = test_seed();
     return cmocka_run_group_tests_name("sequences on the CPU device", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* tests/unit/device/test_device_winograd.c -- Winograd's convolution against the definition in double: forward and
  * both gradients over odd sizes, all paddings and both layouts of the weight, every instruction set and split of the
  * work the same bits, nothing written beside. */
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/device/cpu/kernels/winograd/winograd.h"
 #include "support/device_util.h"
 
@@ -196,7 +196,7 @@ static void one_by_definition(const cpu_conv_shape *s, int what, int flags)
     } else {
         for (int64_t i = 0; i < result(&p)->count; i++) result(&p)->data[i] = (float)NAN; /* all of it is written */
     }
-    run(&p, cpu_kernels_variants[isa_best()], 1, with_bias, relu, add);
+    run(&p, cpu_kernels_variants[ddp_isa_best()], 1, with_bias, relu, add);
     compare_all(&p, before, with_bias, relu);
     free(before);
     drop(&p);
@@ -221,8 +221,8 @@ enum { MORE_THREADS = 1 };
 
 static void test_same_bits(void **state)
 {
-    const cpu_kernels *const *variants = cpu_kernels_variants + isa_best();
-    int count = ISA_COUNT - isa_best();
+    const cpu_kernels *const *variants = cpu_kernels_variants + ddp_isa_best();
+    int count = DDP_ISA_COUNT - ddp_isa_best();
 
     (void)state;
     for (size_t i = 0; i < DDP_COUNT(shapes); i++)
@@ -276,7 +276,7 @@ static void test_not_a_number(void **state)
 
     (void)state;
     p.x.data[0] = (float)NAN; /* of the first image's first pixel: relu lets it pass */
-    run(&p, cpu_kernels_variants[isa_best()], 1, true, true, false);
+    run(&p, cpu_kernels_variants[ddp_isa_best()], 1, true, true, false);
     assert_int_equal(isnan(p.y.data[0]) != 0, 1);
     assert_int_equal(isnan(p.y.data[p.y.count - 1]) != 0, 0);
     drop(&p);

@@ -1,6 +1,6 @@
 /* tests/unit/hook/test_kernels.c -- the arithmetic of the hooks on every instruction set that this CPU has: against
  * plain loops in double, and against each other. */
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/hook/common/kernels.h"
 #include "base/base.h"
 #include <math.h>
@@ -38,7 +38,7 @@ static void draw(float *x, size_t n, uint32_t seed)
 
 static void each(void (*test)(const hook_kernels *k))
 {
-    for (int i = isa_best(); i < ISA_COUNT; i++) test(hook_kernels_variants[i]);
+    for (int i = ddp_isa_best(); i < DDP_ISA_COUNT; i++) test(hook_kernels_variants[i]);
 }
 
 /* ---- bf16 -------------------------------------------------------------------------------------------------------- */
@@ -255,8 +255,8 @@ static void test_powersgd(void **state)
 static void test_the_same_bits_on_every_instruction_set(void **state)
 {
     enum { ROWS = 21, COLS = 219, N = ROWS * COLS, RANK = 3 };
-    const hook_kernels *const *found = hook_kernels_variants + isa_best();
-    int n = ISA_COUNT - isa_best();
+    const hook_kernels *const *found = hook_kernels_variants + ddp_isa_best();
+    int n = DDP_ISA_COUNT - ddp_isa_best();
     static float m[3][N], g[3][N], q[3][COLS * RANK], error[3][N], scale[3][N], y[3][N];
     static float p[ROWS * RANK];
     static int8_t bytes[3][N + HOOK_BLOCK];

@@ -4,6 +4,7 @@
 
 #include "graph/graph.h"
 #include <ddpengine/device.h>
+#include <ddpengine/isa.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
@@ -70,7 +71,7 @@ static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precis
 
     fixture_load(f, ".libs/device_cpu.so");
     f->half = precision == DDP_PRECISION_BF16;
-    if (f->half && !__builtin_cpu_supports("avx512bf16")) return;
+    if (f->half && !ddp_isa_bf16()) return;
     OK(f, f->ops->open(NULL, config, &p, &f->device, &f->err));
 }
 

@@ -2,7 +2,7 @@
  * with the same numbers, compared to the bit. */
 #pragma once
 
-#include "plugins/common/isa.h"
+#include <ddpengine/isa.h>
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 

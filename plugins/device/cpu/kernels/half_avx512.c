@@ -6,7 +6,7 @@
  * are a tile, 24 registers of sums. k is never cut but where it is so long that a panel leaves L2; then the result
  * has the partial sums. */
 #include "half.h"
-#include "common/isa.h"
+#include <ddpengine/isa.h>
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
 #include "half_body.h"
@@ -316,10 +316,7 @@ static const cpu_half_kernels kernels = {.left_bytes = left_bytes,
 
 HALF_END
 
-const cpu_half_kernels *cpu_half_available(void)
-{
-    return isa_best() == ISA_AVX512 && __builtin_cpu_supports("avx512bf16") ? &kernels : NULL;
-}
+const cpu_half_kernels *cpu_half_available(void) { return ddp_isa_bf16() ? &kernels : NULL; }
 #else
 const cpu_half_kernels *cpu_half_available(void) { return NULL; }
 #endif

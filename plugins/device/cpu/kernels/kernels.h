@@ -194,6 +194,6 @@ extern const cpu_kernels cpu_kernels_portable;
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
 
-/* By ISA_* of common/isa.h, best first: this CPU can run those from isa_best() on. */
+/* By DDP_ISA_* of ddpengine/isa.h, best first: this CPU can run those from ddp_isa_best() on. */
 extern const cpu_kernels *const cpu_kernels_variants[];
 bool cpu_multiplies_matrices(void); /* it has AMX for bf16, which oneDNN uses */

@@ -33,6 +33,7 @@ dnnl_status_t cpu_matmul_describe(const cpu_matmul_call *c, dnnl_engine_t engine
  * gradients; bias of the forward pass only, NULL for none. forward: what a gradient is of, NULL for a forward pass. */
 typedef struct cpu_conv_call {
     int what;
+    dnnl_alg_kind_t algorithm;
     cpu_desc_view x, w, bias, y;
     dnnl_dims_t stride, padding;
     dnnl_primitive_desc_t forward;

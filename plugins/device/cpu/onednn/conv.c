@@ -155,8 +155,10 @@ static dnnl_status_t describe_hint(const cpu_conv *c, cpu_conv_call call, dnnl_p
 static dnnl_status_t describe(cpu_conv *c)
 {
     const cpu_conv_shape *s = &c->shape;
-    cpu_conv_call call = {
-        .what = c->what, .stride = {s->stride[0], s->stride[1]}, .padding = {s->padding[0], s->padding[1]}};
+    cpu_conv_call call = {.what = c->what,
+                          .algorithm = dnnl_convolution_direct,
+                          .stride = {s->stride[0], s->stride[1]},
+                          .padding = {s->padding[0], s->padding[1]}};
     cpu_desc any = NULL;
     dnnl_primitive_desc_t forward = NULL;
     dnnl_status_t status = describe_memory(c, &any);

@@ -19,6 +19,7 @@
  * matmul with a transposed destination is oneDNN's reference loop: never. Small products run on one thread. */
 #include "gemm.h"
 #include "onednn.h"
+#include <ddpengine/isa.h>
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -82,6 +83,17 @@ static ddp_status room_for_sgemm(cpu_library *lib, ddp_err *err)
     return cpu_library_room(err);
 }
 
+/* DDPENGINE_CPU limits oneDNN too, which takes a limit once, before its first primitive; it has none off x86. */
+static void limit_instructions(void)
+{
+    switch (ddp_isa_limit()) {
+    case DDP_ISA_AVX512: (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core); break;
+    case DDP_ISA_AVX2: (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2); break;
+    case DDP_ISA_PORTABLE: (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41); break;
+    default: break;
+    }
+}
+
 ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err)
 {
     cpu_library *lib = calloc(1, sizeof(*lib));
@@ -89,6 +101,7 @@ ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err)
 
     if (lib == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory at open");
     lib->threads = (int)threads;
+    limit_instructions();
     omp_set_num_threads(lib->threads);
     status = dnnl_engine_create(&lib->engine, dnnl_cpu, 0);
     if (status == dnnl_success) status = dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags);

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "api.h"
+#include "openmp.h"
 
 #include <ddpengine/plugin.h>
-#include <omp.h>
 
 /* Waking another thread costs 5-10 us, which is what one thread needs for this many operations. */
 #define CPU_SERIAL_FLOPS 2e6

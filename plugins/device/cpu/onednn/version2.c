@@ -34,14 +34,14 @@ static dnnl_status_t describe_operation(const cpu_conv_call *c, dnnl_convolution
 {
     switch (c->what) {
     case CPU_CONV_FORWARD:
-        return dnnl_convolution_forward_desc_init(op, dnnl_forward_training, dnnl_convolution_direct, c->x, c->w,
-                                                  c->bias, c->y, c->stride, c->padding, c->padding);
+        return dnnl_convolution_forward_desc_init(op, dnnl_forward_training, c->algorithm, c->x, c->w, c->bias, c->y,
+                                                  c->stride, c->padding, c->padding);
     case CPU_CONV_GRAD_INPUT:
-        return dnnl_convolution_backward_data_desc_init(op, dnnl_convolution_direct, c->x, c->w, c->y, c->stride,
-                                                        c->padding, c->padding);
+        return dnnl_convolution_backward_data_desc_init(op, c->algorithm, c->x, c->w, c->y, c->stride, c->padding,
+                                                        c->padding);
     default:
-        return dnnl_convolution_backward_weights_desc_init(op, dnnl_convolution_direct, c->x, c->w, NULL, c->y,
-                                                           c->stride, c->padding, c->padding);
+        return dnnl_convolution_backward_weights_desc_init(op, c->algorithm, c->x, c->w, NULL, c->y, c->stride,
+                                                           c->padding, c->padding);
     }
 }
 

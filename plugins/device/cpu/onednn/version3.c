@@ -33,16 +33,16 @@ static dnnl_status_t describe_first(const cpu_conv_call *c, dnnl_engine_t engine
 
     switch (c->what) {
     case CPU_CONV_FORWARD:
-        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_training,
-                                                              dnnl_convolution_direct, c->x, c->w, c->bias, c->y,
-                                                              c->stride, side_by_side, c->padding, c->padding, attr);
+        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_training, c->algorithm, c->x,
+                                                              c->w, c->bias, c->y, c->stride, side_by_side, c->padding,
+                                                              c->padding, attr);
     case CPU_CONV_GRAD_INPUT:
-        return dnnl_convolution_backward_data_primitive_desc_create(out, engine, dnnl_convolution_direct, c->x, c->w,
-                                                                    c->y, c->stride, side_by_side, c->padding,
-                                                                    c->padding, c->forward, attr);
+        return dnnl_convolution_backward_data_primitive_desc_create(out, engine, c->algorithm, c->x, c->w, c->y,
+                                                                    c->stride, side_by_side, c->padding, c->padding,
+                                                                    c->forward, attr);
     default:
-        return dnnl_convolution_backward_weights_primitive_desc_create(out, engine, dnnl_convolution_direct, c->x, c->w,
-                                                                       NULL, c->y, c->stride, side_by_side, c->padding,
+        return dnnl_convolution_backward_weights_primitive_desc_create(out, engine, c->algorithm, c->x, c->w, NULL,
+                                                                       c->y, c->stride, side_by_side, c->padding,
                                                                        c->padding, c->forward, attr);
     }
 }
