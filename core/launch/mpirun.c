@@ -246,8 +246,7 @@ static int lost_without_a_word(const supervision *s, int code)
     if (!s->relay.has_spoken) launch_relay_show_held(&s->relay);
     ddp_log_line(
         s->log, DDP_LOG_ERROR,
-        "a rank has ended without saying why: it was killed by a signal or has crashed (%s ended with exit code "
-        "%d); look for the kernel's line in dmesg, and run it by hand to see more",
+        "a rank has ended without saying why: it was killed by a signal or has crashed (%s ended with exit code %d); look for the kernel's line in dmesg, and run it by hand to see more",
         s->name, code);
     return DDP_EXIT_PEER;
 }

@@ -4,6 +4,7 @@
 
 #include "cli/preflight/findings.h"
 #include "comm/communicator.h"
+#include "launch/args.h"
 #include "launch/cause.h"
 #include "session/session.h"
 
