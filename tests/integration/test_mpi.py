@@ -90,9 +90,15 @@ class Mpi(Case):
         self.equal(once.summary["parameter_sha256"], again.summary["parameter_sha256"])
 
     def test_one_rank_needs_no_mpirun(self):
+        """And leaves nothing."""
+        folder = self.dir / "tmp"
+        folder.mkdir()
+        before = set(pathlib.Path("/dev/shm").iterdir())
         for nproc in (None, 1):
-            r = self.train(MPI, nproc=nproc, env={"PATH": "/nowhere"}, name=f"one{nproc}.ini")
+            r = self.train(MPI, nproc=nproc, env={"PATH": "/nowhere", "TMPDIR": str(folder)}, name=f"one{nproc}.ini")
             self.equal(r.summary["world_size"], 1)
+        self.equal(sorted(folder.iterdir()), [])
+        self.equal([p for p in set(pathlib.Path("/dev/shm").iterdir()) - before if re.search(r"_segment\..*0000\.\d+$", p.name)], [])
 
     def test_mpirun_as_users_start_it(self):
         path = self.ini("run.ini", MPI, {"output": {"dir": self.dir / "out"}})

@@ -191,3 +191,28 @@ void ddp_mpi_clean(uint64_t pid)
     remove_sessions(&r);
     remove_segments(&r);
 }
+
+/* ---- without a launcher ------------------------------------------------------------------------------------------ */
+void ddp_mpi_enter_folder(ddp_mpi_folder *f)
+{
+    const char *before = getenv("TMPDIR");
+    int length = snprintf(f->path, sizeof(f->path), "%s/ddpengine-mpi-XXXXXX", ddp_mpi_temporary_folder());
+
+    f->before = before != NULL ? strdup(before) : NULL;
+    if ((before != NULL && f->before == NULL) || length >= (int)sizeof(f->path) || mkdtemp(f->path) == NULL)
+        f->path[0] = '\0';
+    else
+        (void)setenv("TMPDIR", f->path, 1);
+}
+
+void ddp_mpi_leave_folder(ddp_mpi_folder *f)
+{
+    if (f->path[0] != '\0') {
+        if (f->before != NULL)
+            (void)setenv("TMPDIR", f->before, 1);
+        else
+            (void)unsetenv("TMPDIR");
+        remove_tree(AT_FDCWD, f->path, DEPTH);
+    }
+    free(f->before);
+}

@@ -10,6 +10,7 @@
  * With less, one after the other works, from MPI_THREAD_SERIALIZED on: the thread that ends MPI is not the one that
  * has started it. */
 #include "library.h"
+#include "leftovers.h"
 #include "reduce.h"
 #include "settings.h"
 #include <pthread.h>
@@ -74,6 +75,18 @@ static ddp_status make_all(ddp_err *err)
     return make_ops(err);
 }
 
+static int initialize(const ddp_comm_params *p)
+{
+    int alone = !ddp_mpi_by_launcher(), code;
+    ddp_mpi_folder folder;
+
+    ddp_mpi_choose_settings(p);
+    if (alone) ddp_mpi_enter_folder(&folder);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &mpi.level);
+    if (alone) ddp_mpi_leave_folder(&folder);
+    return code;
+}
+
 /* `lock` held. */
 static ddp_status start(const ddp_comm_params *p, ddp_err *err)
 {
@@ -88,8 +101,7 @@ static ddp_status start(const ddp_comm_params *p, ddp_err *err)
     if (started) {
         DDP_MPI(MPI_Query_thread(&mpi.level), "MPI_Query_thread", err);
     } else {
-        ddp_mpi_choose_settings(p);
-        DDP_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &mpi.level), "MPI_Init_thread", err);
+        DDP_MPI(initialize(p), "MPI_Init_thread", err);
         mpi.started_by = getpid();
         DDP_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", err);
     }

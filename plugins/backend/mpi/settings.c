@@ -50,7 +50,10 @@ void ddp_mpi_choose_settings(const ddp_comm_params *p)
         prefer("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
         prefer("OMPI_MCA_smsc", "^cma");
     }
-    if (!ddp_mpi_by_launcher()) prefer("OMPI_MCA_ess_singleton_isolated", "1"); /* world 1: no daemon beside it */
+    if (!ddp_mpi_by_launcher()) { /* world 1: no daemon beside it, and no segment, which version 5 would leave */
+        prefer("OMPI_MCA_ess_singleton_isolated", "1");
+        prefer("OMPI_MCA_btl", "self");
+    }
     if (p->interface != NULL && p->interface[0] != '\0') {
         prefer("OMPI_MCA_btl_tcp_if_include", p->interface);
         prefer("OMPI_MCA_oob_tcp_if_include", p->interface);
