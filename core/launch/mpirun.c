@@ -41,6 +41,7 @@ typedef struct supervision {
     int signal;         /* that this process was asked to end by; 0: none */
     size_t asked;       /* ranks of the relay that were there by then */
     bool ended, killed; /* the launcher; by this process, with all that it had started */
+    bool lost_launcher; /* a signal of somebody else's had ended it when its ranks were killed */
     int status;         /* of the launcher, once ended */
     int code;           /* of the first rank that became a child and failed */
     size_t most;        /* ranks alive at once */
@@ -139,6 +140,7 @@ static void adopt(supervision *s)
 /* The launcher, its ranks, and what has become a child of this process; again with each tick, for what they start. */
 static void kill_all(supervision *s)
 {
+    if (!s->killed) s->lost_launcher = s->ended && WIFSIGNALED(s->status);
     s->killed = true;
     if (!s->ended) (void)ranks(s, SIGKILL);
     if (!s->ended) (void)kill(s->launcher, SIGKILL);
@@ -258,9 +260,9 @@ static int exit_code_of(const supervision *s)
     char hint[DDP_HINT_BYTES];
     int code = WIFEXITED(s->status) ? WEXITSTATUS(s->status) : 128 + WTERMSIG(s->status), sig = code - 128;
 
-    if (s->killed && s->signal == 0) return s->code;
+    if (s->killed && s->signal == 0 && !s->lost_launcher) return s->code;
     if (!s->killed && ddp_signal_ends(sig)) return code; /* asked to end */
-    if (s->killed || (s->signal != 0 && code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
+    if (s->signal != 0 && (s->killed || code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
     if (code == DDP_EXIT_OK || s->relay.given[code]) return code;
     if (sig <= 0 || sig > SIGRTMAX) {
         if (s->relay.first != 0) return s->relay.first;

@@ -32,6 +32,7 @@ static struct {
         all; /* what communicators are made from: the plugin's own copy of MPI_COMM_WORLD; MPI_COMM_NULL: none yet */
     MPI_Group ranks;
     MPI_Op bf16[DDP_REDUCE_OP_END_], average[DDP_DTYPE_END_];
+    MPI_Op u8_min, u8_max; /* the library's, or our own */
 } mpi = {.lock = PTHREAD_MUTEX_INITIALIZER, .all = MPI_COMM_NULL};
 
 ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err)
@@ -54,6 +55,20 @@ static const char *level_name(int level)
                                             : "MPI_THREAD_MULTIPLE";
 }
 
+/* MPICH 4.0 compares them as if they had a sign. */
+static ddp_status make_u8_ops(ddp_err *err)
+{
+    uint8_t low = 1, high = 255;
+
+    mpi.u8_min = MPI_MIN;
+    mpi.u8_max = MPI_MAX;
+    DDP_MPI(MPI_Reduce_local(&high, &low, 1, MPI_UINT8_T, MPI_MAX), "MPI_Reduce_local", err);
+    if (low == high) return DDP_OK;
+    DDP_MPI(MPI_Op_create(ddp_mpi_function(DDP_U8, DDP_MIN, 1), 1, &mpi.u8_min), "MPI_Op_create", err);
+    DDP_MPI(MPI_Op_create(ddp_mpi_function(DDP_U8, DDP_MAX, 1), 1, &mpi.u8_max), "MPI_Op_create", err);
+    return DDP_OK;
+}
+
 static ddp_status make_ops(ddp_err *err)
 {
     for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++)
@@ -72,7 +87,7 @@ static ddp_status make_all(ddp_err *err)
     DDP_MPI(MPI_Comm_group(mpi.all, &mpi.ranks), "MPI_Comm_group", err);
     DDP_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found), "MPI_Comm_get_attr", err);
     mpi.tag_limit = found ? *limit : 32767; /* the least that the standard allows */
-    return make_ops(err);
+    return make_u8_ops(err) == DDP_OK ? make_ops(err) : err->status;
 }
 
 static int initialize(const ddp_comm_params *p)
@@ -247,8 +262,8 @@ MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world)
     switch (op) {
     case DDP_SUM:
     case DDP_AVG: return MPI_SUM;
-    case DDP_MIN: return MPI_MIN;
-    case DDP_MAX: return MPI_MAX;
+    case DDP_MIN: return dtype == DDP_U8 ? mpi.u8_min : MPI_MIN;
+    case DDP_MAX: return dtype == DDP_U8 ? mpi.u8_max : MPI_MAX;
     default: return MPI_OP_NULL;
     }
 }
@@ -321,6 +336,8 @@ __attribute__((destructor)) static void end_with_process(void)
     if (ended || !all_have_ended()) return;
     for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++) (void)MPI_Op_free(&mpi.bf16[op]);
     for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++) (void)MPI_Op_free(&mpi.average[dtype]);
+    if (mpi.u8_min != MPI_MIN) (void)MPI_Op_free(&mpi.u8_min);
+    if (mpi.u8_max != MPI_MAX) (void)MPI_Op_free(&mpi.u8_max);
     (void)MPI_Group_free(&mpi.ranks);
     (void)MPI_Comm_free(&mpi.all);
     (void)MPI_Finalize();
