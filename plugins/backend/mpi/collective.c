@@ -7,6 +7,7 @@
 #include "collective.h"
 #include "reduce.h"
 #include <stdlib.h>
+#include <string.h>
 
 static size_t elements(size_t bytes, uint32_t dtype)
 {
