@@ -93,8 +93,8 @@ static inline ddp_status ddp_isa_check(ddp_err *err)
                         getenv("DDPENGINE_CPU"));
     if (limit < 0 || limit >= has) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
-                    "environment variable DDPENGINE_CPU: this CPU does not have what %s needs; set it to %s at most, "
-                    "or unset it for all that the CPU has",
+                    "environment variable DDPENGINE_CPU: this CPU does not have what %s needs; "
+                    "set it to %s at most, or unset it for all that the CPU has",
                     names[limit], names[has]);
 }
 
