@@ -18,6 +18,16 @@
 
 enum { DDP_ISA_AVX512 = 0, DDP_ISA_AVX2, DDP_ISA_PORTABLE, DDP_ISA_COUNT };
 
+/* What the kernels in plain C are called. NEON (AdvSIMD) is in the base set of ARM64: the compiler writes them with it,
+ * and no other variant is needed there. */
+#if defined(__aarch64__)
+#define DDP_ISA_ARM64         1
+#define DDP_ISA_PORTABLE_NAME "NEON"
+#else
+#define DDP_ISA_ARM64         0
+#define DDP_ISA_PORTABLE_NAME "portable"
+#endif
+
 /* The entries of such an array: name_avx512, name_avx2 and name_portable. */
 #if defined(__x86_64__)
 #define DDP_ISA_VARIANTS(name) &name##_avx512, &name##_avx2, &name##_portable
@@ -83,8 +93,8 @@ static inline ddp_status ddp_isa_check(ddp_err *err)
                         getenv("DDPENGINE_CPU"));
     if (limit < 0 || limit >= has) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
-                    "environment variable DDPENGINE_CPU: this CPU does not have what %s needs; set it to %s at most, "
-                    "or unset it for all that the CPU has",
+                    "environment variable DDPENGINE_CPU: this CPU does not have what %s needs; "
+                    "set it to %s at most, or unset it for all that the CPU has",
                     names[limit], names[has]);
 }
 

@@ -1,6 +1,7 @@
 /* plugins/backend/common/kernels_portable.c -- the kernels in plain C for any CPU. */
 #include <string.h>
 
+#include <ddpengine/isa.h>
 #include "bf16.h"
 #include "reduce.h"
 #if defined(__x86_64__)
@@ -18,6 +19,6 @@ typedef float quarter_line __attribute__((vector_size(16), may_alias));
 #define DDP_STREAM(to, v) (*(line *)(to) = (v))
 #define DDP_FENCE()       ((void)0)
 #endif
-#define DDP_ISA_NAME  "portable"
+#define DDP_ISA_NAME  DDP_ISA_PORTABLE_NAME
 #define DDP_ISA_TABLE ddp_kernels_portable
 #include "kernels_body.h"

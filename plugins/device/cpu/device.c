@@ -26,6 +26,7 @@ static const ddp_option options[] = {
 
 static const char *why_no_bf16(void)
 {
+    if (DDP_ISA_ARM64) return "device \"cpu\" has instructions for bf16 on x86-64 alone (AVX512_BF16)";
     return ddp_isa_limit() >= 0 ? "the environment variable DDPENGINE_CPU allows no instructions for bf16 (AVX512_BF16)"
                                 : "this CPU has no instructions for bf16 (AVX512_BF16)";
 }
@@ -153,6 +154,11 @@ static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
             p->ctx, DDP_FINDING_WARNING, "CPU",
             "neither AVX2 nor AVX-512: steps take several times as long; use a newer machine, or let the virtual machine have them (cpu = host)");
 #endif
+    else if (DDP_ISA_ARM64)
+        p->report(
+            p->ctx, DDP_FINDING_OK, "CPU",
+            "%s, which every ARM64 has; products are plain loops of oneDNN, unless it was built with the Arm Compute Library",
+            d->kernels->isa);
     else
         p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
                   ddp_isa_limit() >= 0 ? ", no more than DDPENGINE_CPU allows" : "");

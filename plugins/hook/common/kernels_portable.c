@@ -5,7 +5,7 @@
 #include <ddpengine/isa.h>
 #include "kernels.h"
 
-#define HOOK_ISA_NAME  "portable"
+#define HOOK_ISA_NAME  DDP_ISA_PORTABLE_NAME
 #define HOOK_ISA_TABLE hook_kernels_portable
 #define HOOK_LINE      4
 #include "kernels_body.h"

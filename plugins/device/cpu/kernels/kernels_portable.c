@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include <ddpengine/device.h>
+#include <ddpengine/isa.h>
 #include "kernels.h"
 
-#define CPU_ISA_NAME  "portable"
+#define CPU_ISA_NAME  DDP_ISA_PORTABLE_NAME
 #define CPU_ISA_TABLE cpu_kernels_portable
 #define CPU_VECTOR    4
 #include "kernels_body.h"
