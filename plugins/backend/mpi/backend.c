@@ -275,9 +275,9 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 
 /* The same words for mpirun of Open MPI 4 to 6 and of MPICH, whatever plugin and mpirun were built with. `localhost`
  * here has as many slots as a run may have ranks: versions after 4 refuse more ranks than slots, of which a host has
- * one unless it is written. mpirun also refuses root unless told. All ranks are on this host, whatever Slurm or a hostfile
- * offers: without what is excluded here each would listen at all addresses of it, and anyone could send them
- * messages. */
+ * one unless it is written. mpirun also refuses root unless told. All ranks are on this host, whatever Slurm or a
+ * hostfile offers: without what is excluded here each would listen at all addresses of it, and anyone could send
+ * them messages. */
 static const ddp_launcher_ops launcher = {
     .struct_size = sizeof(launcher),
     .command = DDP_MPI_LAUNCHER_SETTINGS "mpirun --host localhost:65536 --bind-to none -np %n",
