@@ -5,6 +5,7 @@
  * written there. */
 #include "base/sys.h"
 #include "collective_util.h"
+#include "support/until.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -369,7 +370,7 @@ static void body_many(rank_of *r)
     two[0].group = "left";
     two[1].group = "right";
     for (int k = 0; k < 2; k++) MUST(r, pthread_create(&threads[k], NULL, one_of_two, &two[k]) == 0);
-    for (int k = 0; k < 2; k++) (void)pthread_join(threads[k], NULL);
+    for (int k = 0; k < 2; k++) (void)until_joined(threads[k]);
     for (int i = 0; i < 100; i++) {
         rank_of again = *r;
         open_rank(&again);
@@ -438,7 +439,7 @@ static int launch(int world, const char *body, const char *piece)
         _exit(127);
     }
     assert_true(pid > 0);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(until_exited(pid, &status), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127) skip(); /* no mpirun */
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
