@@ -60,13 +60,16 @@ int option(int fd, int level, int name)
 }
 
 /* Calls visit(fd, local address) for a duplicate of each socket of this process: another thread may close its own
- * meanwhile. Closes the duplicate unless `visit` returns true. */
+ * meanwhile. Closes the duplicate unless `visit` returns true. What is no socket is left alone: closing a duplicate of a
+ * file would end the process's locks on it. */
 template <typename Visit> void each_socket(Visit visit)
 {
     std::unique_ptr<DIR, int (*)(DIR *)> dir(opendir("/proc/self/fd"), closedir);
     if (!dir) return;
     while (const dirent *entry = readdir(dir.get())) {
-        const int fd = entry->d_name[0] == '.' ? -1 : fcntl(atoi(entry->d_name), F_DUPFD_CLOEXEC, 3);
+        struct stat what;
+        if (entry->d_name[0] == '.' || fstat(atoi(entry->d_name), &what) != 0 || !S_ISSOCK(what.st_mode)) continue;
+        const int fd = fcntl(atoi(entry->d_name), F_DUPFD_CLOEXEC, 3);
         if (fd < 0) continue;
         sockaddr_storage local{};
         if (!local_of(fd, &local) || !visit(fd, local)) ::close(fd);
