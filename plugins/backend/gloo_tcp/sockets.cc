@@ -59,17 +59,23 @@ int option(int fd, int level, int name)
     return getsockopt(fd, level, name, &value, &size) == 0 ? value : 0;
 }
 
+bool is_socket(DIR *dir, const char *name)
+{
+    static const char prefix[] = "socket:";
+    char target[sizeof prefix];
+    return readlinkat(dirfd(dir), name, target, sizeof target) >= (ssize_t)sizeof prefix - 1 &&
+           memcmp(target, prefix, sizeof prefix - 1) == 0;
+}
+
 /* Calls visit(fd, local address) for a duplicate of each socket of this process: another thread may close its own
- * meanwhile. Closes the duplicate unless `visit` returns true. What is no socket is left alone: closing a duplicate of a
- * file would end the process's locks on it. */
+ * meanwhile. Closes the duplicate unless `visit` returns true. Other files are left alone: closing a duplicate would
+ * end the process's locks on them. */
 template <typename Visit> void each_socket(Visit visit)
 {
     std::unique_ptr<DIR, int (*)(DIR *)> dir(opendir("/proc/self/fd"), closedir);
     if (!dir) return;
     while (const dirent *entry = readdir(dir.get())) {
-        struct stat what;
-        if (entry->d_name[0] == '.' || fstat(atoi(entry->d_name), &what) != 0 || !S_ISSOCK(what.st_mode)) continue;
-        const int fd = fcntl(atoi(entry->d_name), F_DUPFD_CLOEXEC, 3);
+        const int fd = is_socket(dir.get(), entry->d_name) ? fcntl(atoi(entry->d_name), F_DUPFD_CLOEXEC, 3) : -1;
         if (fd < 0) continue;
         sockaddr_storage local{};
         if (!local_of(fd, &local) || !visit(fd, local)) ::close(fd);
@@ -117,8 +123,8 @@ bool end_strangers(const ddp_gloo &g)
     return any;
 }
 
-/* Asked for, not answered. Its remote address cannot be read yet, and the local one is whichever the route has; but Gloo
- * sets SO_REUSEADDR for each of its sockets, which nothing else in this process does for one that connects. */
+/* Asked for, not answered. Its remote address cannot be read yet, and the local one is whichever the route has. But
+ * Gloo sets SO_REUSEADDR for each of its sockets, which nothing else in this process does for one that connects. */
 bool is_half_open(int fd)
 {
     tcp_info info{};
