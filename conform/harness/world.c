@@ -232,7 +232,7 @@ static ddp_status launch_all(run *r, const sigset_t *signals, ddp_err *err)
         ddp_launcher_command_add(&c, "conform");
         ddp_launcher_command_add(&c, "--shared");
         ddp_launcher_command_add(&c, shared);
-        st = ddp_launcher_command_start(&c, false, signals, r->w->log, &r->pids[0], err);
+        st = ddp_launcher_command_start(&c, false, signals, -1, r->w->log, &r->pids[0], err);
     }
     ddp_launcher_command_free(&c);
     if (st == DDP_OK) r->processes = r->left = 1;

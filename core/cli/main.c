@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include "launch/identify.h"
 #include "launch/mpirun.h"
+#include "launch/relay.h"
 #include "launch/secret.h"
 #include "launch/signals.h"
 #include <fcntl.h>
@@ -78,6 +79,7 @@ static const ddp_cli_option options[] = {
      DDP_TAKES_NOTHING, FIELD(run.supervise)},
     {"--one-rank", "[URL]", NULL, DDP_TAKES_TEXT, FIELD(run.rendezvous)}, /* given by launch/mpirun.c, as are: */
     {"--one-rank-secret", "FILE", NULL, DDP_TAKES_TEXT, FIELD(run.secret_file)},
+    {"--one-rank-relay", "PIPES", NULL, DDP_TAKES_TEXT, FIELD(run.relay)},
     {"--restarted", NULL, NULL, DDP_TAKES_NOTHING, FIELD(run.restarted)},
     {"--profile", NULL, "trains, and prints on standard error how the time of rank 0's steps was spent",
      DDP_TAKES_NOTHING, FIELD(run.profile)},
@@ -266,6 +268,7 @@ static int run_config(const command_line *l, ddp_log *log)
     int code;
 
     if (is_preflight(l)) return cli_preflight(args, log);
+    ddp_relay_join(args->relay);
     if (prepare(l, &config, &launch, log, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
         code = cli_print_error(&err, log);
@@ -278,6 +281,7 @@ static int run_config(const command_line *l, ddp_log *log)
         code = cli_run_rank(args, &config, &launch, log, NULL);
     }
     ddp_config_free(&config);
+    ddp_relay_leave(args->relay, code);
     return code;
 }
 

@@ -1,6 +1,7 @@
 /* cli/run.c -- one rank in this process: session, then training; and how its failure is printed. */
 #include "cli/cli.h"
 #include "cli/preflight/preflight.h"
+#include "launch/relay.h"
 #include "launch/signals.h"
 #include "session/open.h"
 #include "train/train.h"
@@ -9,6 +10,7 @@
 struct expiry {
     ddp_cause *cause;
     ddp_log *log;
+    const char *relay;
 };
 
 /* Control thread: the run has failed and a plugin's call does not return. */
@@ -17,6 +19,7 @@ static void expired(void *ctx, int exit_code, const char *message)
     struct expiry *e = ctx;
 
     if (message[0] != '\0') ddp_cause_print(e->cause, e->log, exit_code, message);
+    ddp_relay_leave(e->relay, exit_code);
     _exit(exit_code);
 }
 
@@ -39,7 +42,7 @@ static int print_line(const char *line, ddp_log *log)
 
 int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
 {
-    struct expiry expiry = {.cause = cause, .log = log};
+    struct expiry expiry = {.cause = cause, .log = log, .relay = args->relay};
     ddp_ending ending = {.expired = expired, .met = met, .rejoining = rejoining, .ctx = &expiry};
     ddp_session session;
     ddp_err err = {0};

@@ -18,6 +18,7 @@ typedef struct ddp_args {
     bool one_rank;           /* started for --nproc by a backend's launcher, whose variables tell the rank */
     const char *rendezvous;  /* with one_rank: URL of the rendezvous where the config has none, or "" */
     const char *secret_file; /* with one_rank: file with the run's secret where the config names none, or NULL */
+    const char *relay;       /* with one_rank: the way to the supervisor, as relay.h has it, or NULL */
     bool supervise;          /* this process starts the rank as a child, and again when it is lost */
     bool restarted;          /* with one_rank: an earlier start of all ranks was lost */
     bool check, check_all, check_net, profile, eval;

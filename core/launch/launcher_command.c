@@ -37,9 +37,10 @@ ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, 
 }
 
 /* In the child. */
-static void become_launcher(const ddp_launcher_command *c, const sigset_t *signals, ddp_log *log)
+static void become_launcher(const ddp_launcher_command *c, const sigset_t *signals, int output, ddp_log *log)
 {
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC), own = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int error;
 
     (void)sigprocmask(SIG_SETMASK, signals, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
@@ -50,19 +51,23 @@ static void become_launcher(const ddp_launcher_command *c, const sigset_t *signa
         *value = '\0';
         (void)setenv(c->settings[i], value + 1, 0); /* what the user has set stays */
     }
+    if (output >= 0) (void)dup2(output, STDOUT_FILENO);
+    if (output >= 0) (void)dup2(output, STDERR_FILENO);
     (void)execvp(c->argv[0], (char *const *)c->argv);
-    if (errno == ENOENT)
+    error = errno;
+    (void)dup2(own, STDERR_FILENO); /* this line is to be seen */
+    if (error == ENOENT)
         ddp_log_line(log, DDP_LOG_ERROR,
                      "%s is not on the PATH, but starts the ranks of this backend: install %s, or name another backend",
                      c->argv[0], c->install != NULL ? c->install : "it");
     else
         ddp_log_line(log, DDP_LOG_ERROR, "%s, which starts the ranks of this backend, cannot be run: %s", c->argv[0],
-                     strerror(errno));
+                     strerror(error));
     _exit(DDP_EXIT_PLUGIN);
 }
 
 ddp_status ddp_launcher_command_start(const ddp_launcher_command *c, bool own_group, const sigset_t *signals,
-                                      ddp_log *log, pid_t *out, ddp_err *err)
+                                      int output, ddp_log *log, pid_t *out, ddp_err *err)
 {
     pid_t parent = getpid();
 
@@ -71,7 +76,7 @@ ddp_status ddp_launcher_command_start(const ddp_launcher_command *c, bool own_gr
         if (own_group) (void)setpgid(0, 0);
         (void)prctl(PR_SET_PDEATHSIG, SIGTERM);            /* the launcher then ends the ranks */
         if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
-        become_launcher(c, signals, log);
+        become_launcher(c, signals, output, log);
     }
     return *out < 0 ? ddp_fail_errno(err, "cannot start %s", c->argv[0]) : DDP_OK;
 }

@@ -27,7 +27,7 @@ void ddp_launcher_command_free(ddp_launcher_command *c);
 /* An argument of this program, at most DDP_LAUNCHER_ARGUMENTS; kept, not copied. */
 void ddp_launcher_command_add(ddp_launcher_command *c, const char *argument);
 /* Starts it as a child, which gets SIGTERM when this process dies. `signals`: its signal mask. `own_group`: a key of
- * the terminal does not reach it. Where the launcher cannot be run the child prints why and ends with
- * DDP_EXIT_PLUGIN. */
+ * the terminal does not reach it. `output`: a file for what it writes to its standard streams; -1: they stay this
+ * process's. Where the launcher cannot be run the child prints why and ends with DDP_EXIT_PLUGIN. */
 ddp_status ddp_launcher_command_start(const ddp_launcher_command *c, bool own_group, const sigset_t *signals,
-                                      ddp_log *log, pid_t *out, ddp_err *err);
+                                      int output, ddp_log *log, pid_t *out, ddp_err *err);

@@ -8,6 +8,7 @@
 #include "base/losses.h"
 #include "base/sys.h"
 #include "launch/launcher_command.h"
+#include "launch/relay.h"
 #include "launch/secret.h"
 #include "launch/signals.h"
 #include <arpa/inet.h>
@@ -33,11 +34,14 @@ typedef struct supervision {
     pid_t launcher; /* 0: not started */
     const char *name;
     ddp_log *log;
-    pid_t others[64]; /* children that this process had before: whoever became this program by exec has them */
+    launch_relay relay; /* of its ranks */
+    pid_t others[64];   /* children that this process had before: whoever became this program by exec has them */
     size_t other_count;
     bool adopts;        /* is a subreaper */
     int signal;         /* that this process was asked to end by; 0: none */
+    size_t asked;       /* ranks of the relay that were there by then */
     bool ended, killed; /* the launcher; by this process, with all that it had started */
+    bool lost_launcher; /* a signal of somebody else's had ended it when its ranks were killed */
     int status;         /* of the launcher, once ended */
     int code;           /* of the first rank that became a child and failed */
     size_t most;        /* ranks alive at once */
@@ -74,7 +78,18 @@ static bool was_there_before(const supervision *s, pid_t pid)
     return false;
 }
 
-/* Sends `sig`, 0 for none, to the children of `parent` that have not ended; how many there are, and are stopped.
+/* Whether a process with the parent `of` is one of the ranks of `parent`, which may have a process of its own between
+ * them and itself, as mpiexec of MPICH has. A rank that has not yet said who it is counts as well, or what stands
+ * between does in its place. Of this process, which has no ranks of its own, all children count. */
+static bool is_rank_of(const supervision *s, pid_t pid, pid_t of, pid_t parent)
+{
+    bool stopped;
+
+    if (of == parent) return parent == getpid() || !launch_relay_stands_between(&s->relay, pid);
+    return launch_relay_is_rank(&s->relay, pid) && parent_of(of, &stopped) == parent;
+}
+
+/* Sends `sig`, 0 for none, to the ranks of `parent` that have not ended; how many there are, and are stopped.
  * Before the launcher is started the first of them are kept in `others`. */
 static size_t each_child(supervision *s, pid_t parent, int sig, size_t *stopped_count)
 {
@@ -87,7 +102,7 @@ static size_t each_child(supervision *s, pid_t parent, int sig, size_t *stopped_
     while (proc != NULL && (entry = readdir(proc)) != NULL) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10), of = pid > 0 ? parent_of(pid, &stopped) : -1;
 
-        if (of != parent || was_there_before(s, pid)) continue;
+        if (of <= 0 || !is_rank_of(s, pid, of, parent) || was_there_before(s, pid)) continue;
         if (sig != 0) (void)kill(pid, sig);
         if (s->launcher == 0 && count < DDP_COUNT(s->others)) s->others[count] = pid;
         *stopped_count += stopped;
@@ -122,10 +137,10 @@ static void adopt(supervision *s)
 }
 
 /* ---- supervising ------------------------------------------------------------------------------------------------- */
-/* The launcher, its children, and what has become a child of this process; again with each tick, for what they
- * start. */
+/* The launcher, its ranks, and what has become a child of this process; again with each tick, for what they start. */
 static void kill_all(supervision *s)
 {
+    if (!s->killed) s->lost_launcher = s->ended && WIFSIGNALED(s->status);
     s->killed = true;
     if (!s->ended) (void)ranks(s, SIGKILL);
     if (!s->ended) (void)kill(s->launcher, SIGKILL);
@@ -145,12 +160,20 @@ static void asked_to_end(supervision *s, int sig, int64_t now)
     bool again = s->signal != 0;
 
     s->signal = sig;
+    s->asked = s->relay.rank_count;
     if (again) {
         s->kill_at_ms = now;
         return;
     }
     launch_log_asked_to_end(s->log, sig);
     if (!s->ended && ranks(s, sig) == 0) end_launcher(s, now);
+}
+
+/* Ranks that begin after this process was asked to end, and could not be told before: their parent takes no signal. */
+static void ask_late_ranks(supervision *s)
+{
+    for (; s->signal != 0 && s->asked < s->relay.rank_count; s->asked++)
+        if (s->relay.ranks[s->asked].parent != s->launcher) (void)kill(s->relay.ranks[s->asked].pid, s->signal);
 }
 
 /* A launcher that was stopped sees neither a signal nor that its ranks want to leave, and they wait for it: it is
@@ -207,21 +230,43 @@ static void reap(supervision *s)
     }
 }
 
-/* A launcher gives the code of the first rank that failed, 128 + n for one that a signal ended. */
+/* No rank has given this code, and none has said why it ends. */
+static int failed_by_itself(const supervision *s, int code)
+{
+    bool not_started = code == DDP_EXIT_PLUGIN && s->relay.rank_count == 0;
+
+    if (not_started && !launch_relay_holds(&s->relay)) return code; /* it could not be run, and why is written */
+    launch_relay_show_held(&s->relay);
+    ddp_log_line(s->log, DDP_LOG_ERROR,
+                 "%s failed with exit code %d, which no rank gives: see its own lines above, or run it by hand",
+                 s->name, code);
+    return DDP_EXIT_PLUGIN;
+}
+
+static int lost_without_a_word(const supervision *s, int code)
+{
+    if (!s->relay.has_spoken) launch_relay_show_held(&s->relay);
+    ddp_log_line(
+        s->log, DDP_LOG_ERROR,
+        "a rank has ended without saying why: it was killed by a signal or has crashed (%s ended with exit code %d); look for the kernel's line in dmesg, and run it by hand to see more",
+        s->name, code);
+    return DDP_EXIT_PEER;
+}
+
+/* A launcher gives the code of the first rank that failed, 128 + n for one that a signal ended; or it makes another one
+ * of several, as mpiexec of MPICH does, and then what the ranks themselves have said counts. */
 static int exit_code_of(const supervision *s)
 {
     char hint[DDP_HINT_BYTES];
     int code = WIFEXITED(s->status) ? WEXITSTATUS(s->status) : 128 + WTERMSIG(s->status), sig = code - 128;
 
-    if (s->killed && s->signal == 0) return s->code;
+    if (s->killed && s->signal == 0 && !s->lost_launcher) return s->code;
     if (!s->killed && ddp_signal_ends(sig)) return code; /* asked to end */
-    if (s->killed || (s->signal != 0 && code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
-    if (code <= DDP_EXIT_DATA) return code;
+    if (s->signal != 0 && (s->killed || code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
+    if (code == DDP_EXIT_OK || s->relay.given[code]) return code;
     if (sig <= 0 || sig > SIGRTMAX) {
-        ddp_log_line(s->log, DDP_LOG_ERROR,
-                     "%s failed with exit code %d, which no rank gives: see its own lines above, or run it by hand",
-                     s->name, code);
-        return DDP_EXIT_PLUGIN;
+        if (s->relay.first != 0) return s->relay.first;
+        return launch_relay_lost_one(&s->relay) ? lost_without_a_word(s, code) : failed_by_itself(s, code);
     }
     ddp_log_line(s->log, DDP_LOG_ERROR, "%s was killed by signal %d (%s)%s", WIFEXITED(s->status) ? "a rank" : s->name,
                  sig, strsignal(sig), launch_killed_hint(sig, NULL, hint));
@@ -233,11 +278,13 @@ static int supervise(supervision *s, const sigset_t *watched)
 {
     s->began_ms = ddp_now_ms();
     for (reap(s); !s->ended || orphans(s, 0) > 0; reap(s)) {
-        const struct timespec tick = {.tv_nsec = 100000000};
+        const struct timespec tick = {.tv_nsec = 50000000};
         int sig = sigtimedwait(watched, NULL, &tick);
         int64_t now = ddp_now_ms();
 
+        launch_relay_pass(&s->relay, false);
         if (ddp_signal_ends(sig)) asked_to_end(s, sig, now);
+        ask_late_ranks(s);
         if (sig == SIGCHLD) continue; /* who it was decides what is done */
         if (s->kill_at_ms != 0 && now >= s->kill_at_ms)
             kill_all(s);
@@ -245,6 +292,7 @@ static int supervise(supervision *s, const sigset_t *watched)
             look(s, now);
     }
     reap(s); /* the last of them */
+    launch_relay_pass(&s->relay, true);
     return exit_code_of(s);
 }
 
@@ -253,6 +301,7 @@ static int supervise(supervision *s, const sigset_t *watched)
 typedef struct invitation {
     int port, secret;  /* -1: none */
     char one_rank[64]; /* --one-rank=URL */
+    char relay[LAUNCH_RELAY_ARGUMENT_MAX];
     char path[DDP_SECRET_PATH_MAX];
 } invitation;
 
@@ -300,6 +349,8 @@ static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const i
         ddp_launcher_command_add(c, args->overrides[i]);
     }
     ddp_launcher_command_add(c, m->one_rank);
+    ddp_launcher_command_add(c, "--one-rank-relay");
+    ddp_launcher_command_add(c, m->relay);
     if (m->secret < 0) return;
     ddp_launcher_command_add(c, "--one-rank-secret");
     ddp_launcher_command_add(c, m->path);
@@ -311,16 +362,19 @@ static int run_once(const ddp_launcher_ops *ops, const ddp_args *args, const ddp
 {
     invitation m = {.port = -1, .secret = -1, .one_rank = "--one-rank"};
     supervision s = {.log = log};
-    ddp_launcher_command c;
+    ddp_launcher_command c = {.text = NULL};
     ddp_err err = {0};
     int code = DDP_EXIT_PLUGIN;
 
     adopt(&s);
-    if (ddp_launcher_command_make(&c, ops->command, ops->install, first->nproc, &err) == DDP_OK &&
+    (void)launch_relay_open(&s.relay, first->nproc, &err);
+    launch_relay_argument(&s.relay, m.relay);
+    if (err.status == DDP_OK &&
+        ddp_launcher_command_make(&c, ops->command, ops->install, first->nproc, &err) == DDP_OK &&
         (first->url[0] != '\0' || arrange(&m, &err) == DDP_OK)) {
         if (restarted) ddp_launcher_command_add(&c, "--restarted");
         add_arguments(&c, args, &m);
-        (void)ddp_launcher_command_start(&c, true, before, log, &s.launcher, &err);
+        (void)ddp_launcher_command_start(&c, true, before, s.relay.held, log, &s.launcher, &err);
     }
     if (err.status == DDP_OK) {
         s.name = c.argv[0];
@@ -330,6 +384,7 @@ static int run_once(const ddp_launcher_ops *ops, const ddp_args *args, const ddp
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     }
     withdraw(&m);
+    launch_relay_close(&s.relay);
     ddp_launcher_command_free(&c);
     *signal = s.signal;
     return code;

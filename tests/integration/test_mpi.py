@@ -18,6 +18,16 @@ LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}, "group": {"
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+RANK = re.compile(rb"(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)")
+
+
+def ranks_of(launcher):
+    """Its children, or theirs: mpiexec of MPICH has a process of its own between."""
+    found = children_of(launcher)
+    between = [p for p in found if pathlib.Path(f"/proc/{p}/comm").read_text().startswith("hydra")]
+    return sorted(set(found) - set(between)) + [rank for p in between for rank in children_of(p)]
+
+
 def foreign_lines(err):
     """Those of others than the program. Where there is no /sys, the library that Open MPI asks about processors complains of that."""
     hwloc = () if pathlib.Path("/sys/devices").is_dir() else ("[hwloc/",)
@@ -48,7 +58,7 @@ class Mpi(Case):
 
     def mpirun(self, np, *args, env=None, options=()):
         """Started as users start it: mpirun -np 2 ddpengine ..."""
-        return self.spawn(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", np, harness.ENGINE, *args],
+        return self.spawn(["mpirun", "--host", "localhost:64", "--bind-to", "none", *options, "-np", np, harness.ENGINE, *args],
                           {**ROOT, **(env or {})})
 
     @staticmethod
@@ -80,9 +90,15 @@ class Mpi(Case):
         self.equal(once.summary["parameter_sha256"], again.summary["parameter_sha256"])
 
     def test_one_rank_needs_no_mpirun(self):
+        """And leaves nothing."""
+        folder = self.dir / "tmp"
+        folder.mkdir()
+        before = set(pathlib.Path("/dev/shm").iterdir())
         for nproc in (None, 1):
-            r = self.train(MPI, nproc=nproc, env={"PATH": "/nowhere"}, name=f"one{nproc}.ini")
+            r = self.train(MPI, nproc=nproc, env={"PATH": "/nowhere", "TMPDIR": str(folder)}, name=f"one{nproc}.ini")
             self.equal(r.summary["world_size"], 1)
+        self.equal(sorted(folder.iterdir()), [])
+        self.equal([p for p in set(pathlib.Path("/dev/shm").iterdir()) - before if re.search(r"_segment\..*0000\.\d+$", p.name)], [])
 
     def test_mpirun_as_users_start_it(self):
         path = self.ini("run.ini", MPI, {"output": {"dir": self.dir / "out"}})
@@ -211,7 +227,7 @@ class Mpi(Case):
         swapped = (f'export RANK=$((1 - OMPI_COMM_WORLD_RANK)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}; '
                    f'unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE; exec {harness.ENGINE} "$@"')
         path = self.ini("x.ini", MPI, {"group": {"init_method": "env://"}})
-        r = self.finish(self.spawn(["mpirun", "-q", "--oversubscribe", "-np", 2, "sh", "-c", swapped, "sh", "-c", path], ROOT))
+        r = self.finish(self.spawn(["mpirun", "--host", "localhost:64", "-np", 2, "sh", "-c", swapped, "sh", "-c", path], ROOT))
         self.equal(r.code, 4, r)
         self.check(re.search(r"rank [01] of 2 in MPI, but rank [01] of 2 in the run", r.err), r)
 
@@ -228,25 +244,25 @@ class Mpi(Case):
             p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
             self.trained_a_while(p)
             launcher = children_of(p.pid)[0]
-            ranks = children_of(launcher)
+            ranks = ranks_of(launcher)
             self.equal(len(ranks), 2)
             left = self.left_of(ranks[0])
             # their order is that of their start, not of their numbers
-            number = {pid: int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{pid}/environ").read_bytes())[1])
-                      for pid in ranks}
+            number = {pid: int(RANK.search(pathlib.Path(f"/proc/{pid}/environ").read_bytes())[1]) for pid in ranks}
             os.kill(next(pid for pid in ranks if number[pid] == victim), signal.SIGKILL)
             self.gone([*ranks, launcher])
             r = self.finish(p)
             self.equal(r.code, 5, r)
             self.check(any(re.search(rf"\[{1 - victim}\]: error: rank {victim} on host .*: connection closed", e) for e in r.errors()), r)
-            self.check("killed by signal 9" in r.errors()[-1], r)
+            self.check("killed by signal 9" in r.errors()[-1] or len(r.errors()) == 1, r)  # MPICH does not say which signal it was
+            self.equal(foreign_lines(r.err) + r.out.splitlines(), [], r)
             self.equal(left(), [], r)
 
     @long_case
     def test_killed_rank_under_mpirun(self):
         p = self.mpirun(3, "-c", self.ini("x.ini", MPI, LONG))
         self.trained_a_while(p)
-        ranks = children_of(p.pid)
+        ranks = ranks_of(p.pid)
         os.kill(ranks[-1], signal.SIGKILL)
         self.gone([*ranks, p.pid])
         r = self.finish(p)
@@ -257,36 +273,48 @@ class Mpi(Case):
         p = self.start("-c", self.ini("x.ini", MPI, LONG, *layers), "--nproc", 2, env={"TMPDIR": str(self.dir)})
         self.trained_a_while(p)
         launcher = children_of(p.pid)[0]
-        ranks = children_of(launcher)
+        ranks = ranks_of(launcher)
         self.equal(len(ranks), 2)
         return p, launcher, ranks
 
     def left_of(self, rank):
-        """Call it while the rank runs; the function that it gives names what Open MPI has left of that run by then."""
+        """Call it while the rank runs; the function that it gives names what MPI has left of that run by then: its session's
+        folder, and the files of shared memory that the rank has. Whatever version names them as it likes."""
         environ = dict(v.split("=", 1) for v in pathlib.Path(f"/proc/{rank}/environ").read_text().split("\0") if "=" in v)
-        session = pathlib.Path(environ["OMPI_MCA_orte_jobfam_session_dir"])
-        pattern = f"vader_segment.*.{os.getuid()}.{int(environ['OMPI_MCA_ess_base_jobid']):x}.*"
-        self.check(session.is_dir(), session)
-        return lambda: [str(p) for p in (session, *pathlib.Path("/dev/shm").glob(pattern)) if p.exists()]
+        session = [pathlib.Path(environ[n]) for n in ("PMIX_SERVER_TMPDIR", "OMPI_MCA_orte_jobfam_session_dir") if n in environ][:1]
+        used = {line.split()[-1] for line in pathlib.Path(f"/proc/{rank}/maps").read_text().splitlines()}
+        files = session + sorted(p for p in map(pathlib.Path, used) if p.is_relative_to("/dev/shm") and p.exists())
+        self.check(len(files) > 2 or "PMI_RANK" in environ, files)  # MPICH's have no names any more
+        self.check(all(p.exists() for p in files), files)
+        return lambda: [str(p) for p in files if p.exists()]
+
+    def lost_the_launcher(self, r):
+        """What the ranks say before it is their own affair: that they have saved, or lost each other."""
+        self.equal(r.code, 5, r)
+        self.check("mpirun was killed by signal 9" in r.errors()[-1], r)
+        self.check(all("]: error: " in line for line in r.errors()[:-1]), r)
 
     @long_case
     def test_killed_launcher(self):
         """The ranks save and leave; what mpirun cannot clean up any more is removed, and nothing else."""
         p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
         left = self.left_of(ranks[0])
+        if not left():
+            raise Skip("this MPI has no files that could be left")
         session, segment = pathlib.Path(left()[0]), pathlib.Path(left()[-1])
         head, job, _ = segment.name.rsplit(".", 2)
-        others = [segment.with_name(f"{head}.{int(job, 16) ^ 0x10000:x}.0"), session.with_name(f"pid.{launcher}0")]
+        others = [segment.with_name(f"{head}.{int(job, 16) ^ 0x10000:x}.0"), session.with_name(session.name.replace(str(launcher), f"{launcher}0"))]
         others[0].touch()
         others[1].mkdir()
         try:
             os.kill(launcher, signal.SIGKILL)
             r = self.finish(p)
-            self.fails(r, 5, "mpirun was killed by signal 9")
+            self.lost_the_launcher(r)
             self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
             self.check(all(o.exists() for o in others), others)
-            self.check(list((self.dir / "saved").glob("step-*")), r)
+            # Open MPI 6 aborts a rank that has lost mpirun, and says so
+            self.check(list((self.dir / "saved").glob("step-*")) or "MPI_ERRORS_ARE_FATAL" in r.err, r)
         finally:
             others[0].unlink(missing_ok=True)
 
@@ -309,7 +337,7 @@ class Mpi(Case):
                 os.kill(rank, sig)
             os.kill(launcher, signal.SIGKILL)
             r = self.finish(p)
-            self.fails(r, 5, "mpirun was killed by signal 9")
+            self.lost_the_launcher(r)
             self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
 
@@ -365,9 +393,10 @@ class Mpi(Case):
     @long_case
     def test_asked_twice_while_the_launcher_stands_still(self):
         """And nobody heeds the first one; Open MPI's own ranks go on with their mpirun, too soon for this test."""
-        deaf = "trap '' TERM\nsh -c 'sleep 1000 & echo there >&2; wait; sleep 1000' &\nwait; wait\n"
+        there = self.dir / "there"
+        deaf = f"trap '' TERM\nsh -c 'sleep 1000 & : > {there}; wait; sleep 1000' &\nwait; wait\n"
         p = self.start("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double(deaf))
-        self.equal(p.stderr.readline(), "there\n")
+        until(there.exists, "the double does not start")
         launcher = children_of(p.pid)[0]
         rank = children_of(launcher)[0]
         started = children_of(rank)[0]
@@ -400,7 +429,7 @@ class Mpi(Case):
             p = self.start("-c", self.ini("x.ini", MPI, LONG, saved), "--nproc", 2)
             self.trained_a_while(p)
             launcher = children_of(p.pid)[0]
-            ranks = children_of(launcher)
+            ranks = ranks_of(launcher)
             p.send_signal(sig)
             r = self.finish(p)
             self.equal(r.code, 128 + sig, r)
@@ -412,7 +441,7 @@ class Mpi(Case):
         p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
         self.trained_a_while(p)
         launcher = children_of(p.pid)[0]
-        ranks = children_of(launcher)
+        ranks = ranks_of(launcher)
         for rank in ranks:
             self.stand_still(rank)  # so that they cannot leave before the second one
         self.signal(p.pid, signal.SIGTERM)

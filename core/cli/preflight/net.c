@@ -2,6 +2,7 @@
  * all ranks hear the first cause and leave. */
 #include "cli/preflight/net.h"
 #include "cli/cli.h"
+#include "launch/relay.h"
 #include "session/plugins.h"
 #include "session/report/report.h"
 #include <stdlib.h>
@@ -14,6 +15,7 @@ enum { WAIT_MS = 60000 };
 typedef struct expiry {
     ddp_cause *cause;
     ddp_log *log;
+    const char *relay;
 } expiry;
 
 static void expired(void *ctx, const ddp_failure *f)
@@ -21,6 +23,7 @@ static void expired(void *ctx, const ddp_failure *f)
     const expiry *e = ctx;
 
     ddp_cause_print(e->cause, e->log, f->exit_code, f->msg);
+    ddp_relay_leave(e->relay, f->exit_code);
     _exit(f->exit_code);
 }
 
@@ -143,9 +146,9 @@ static int failed(const ddp_preflight_ranks *m, const ddp_err *err, char *messag
     return f.exit_code;
 }
 
-int preflight_net(ddp_session *s, ddp_cause *cause, ddp_log *log)
+int preflight_net(const ddp_args *args, ddp_session *s, ddp_cause *cause, ddp_log *log)
 {
-    expiry e = {.cause = cause, .log = log};
+    expiry e = {.cause = cause, .log = log, .relay = args->relay};
     ddp_preflight_ranks m = {.session = s};
     ddp_findings f = {0};
     ddp_failure failure = {0};

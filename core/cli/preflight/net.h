@@ -4,11 +4,12 @@
 
 #include "cli/preflight/findings.h"
 #include "comm/communicator.h"
+#include "launch/args.h"
 #include "launch/cause.h"
 #include "session/session.h"
 
 /* Rank 0 prints; the exit code, the same on all ranks. */
-int preflight_net(ddp_session *s, ddp_cause *cause, ddp_log *log);
+int preflight_net(const ddp_args *args, ddp_session *s, ddp_cause *cause, ddp_log *log);
 
 /* The ranks that have joined. */
 typedef struct ddp_preflight_ranks {

@@ -121,7 +121,7 @@ static int check_host(const ddp_args *args, ddp_session *s, ddp_cause *cause, dd
 int cli_preflight_rank(const ddp_args *args, ddp_session *s, ddp_cause *cause, ddp_log *log)
 {
     int code = s->launch.local_rank == 0 ? check_host(args, s, cause, log) : DDP_EXIT_OK;
-    int with_others = preflight_net(s, cause, log);
+    int with_others = preflight_net(args, s, cause, log);
 
     return code != DDP_EXIT_OK ? code : with_others;
 }

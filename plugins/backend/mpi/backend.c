@@ -4,12 +4,10 @@
 #include "common/arguments.h"
 #include "collective.h"
 #include "leftovers.h"
+#include "settings.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-
-/* btl_vader_segment_size of Open MPI 4, and what it keeps beside it */
-enum { SEGMENT_BYTES = (4 << 20) + (64 << 10) };
 
 typedef struct mpi_config {
     uint64_t piece_bytes, message_bytes;
@@ -38,12 +36,12 @@ static ddp_status check_start(const ddp_host *host, const void *config, const dd
 /* Open MPI maps a file of each rank there, and a rank that writes where the file system has no room dies by SIGBUS. */
 static void preflight(const ddp_host *host, const void *config, const ddp_preflight *p)
 {
-    const char *given = getenv("OMPI_MCA_btl_vader_backing_directory"), *folder = given != NULL ? given : "/dev/shm";
-    double need = (double)p->local_size * SEGMENT_BYTES / (1 << 20), room;
+    const char *folder = ddp_mpi_segment_folder();
+    double need = p->local_size * ddp_mpi_segment_mib(), room;
     struct statvfs fs;
 
     (void)host, (void)config;
-    if (p->local_size < 2 || statvfs(folder, &fs) != 0) return; /* it takes the session folder then */
+    if (p->local_size < 2 || need <= 0 || statvfs(folder, &fs) != 0) return; /* it takes the session folder then */
     room = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 20);
     if (room < need)
         p->report(
@@ -275,15 +273,15 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
     return code == MPI_SUCCESS ? DDP_OK : end(c, ddp_mpi_failed(code, "MPI_Barrier", err));
 }
 
-/* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes after the
- * rank's own line and says less. All ranks are on this host, whatever Slurm or a hostfile offers: without what is
- * excluded here each would listen at all addresses of it, and anyone could send them messages. */
+/* The same words for mpirun of Open MPI 4 to 6 and of MPICH, whatever plugin and mpirun were built with. `localhost`
+ * here has as many slots as a run may have ranks: versions after 4 refuse more ranks than slots, of which a host has
+ * one unless it is written. mpirun also refuses root unless told. All ranks are on this host, whatever Slurm or a hostfile
+ * offers: without what is excluded here each would listen at all addresses of it, and anyone could send them
+ * messages. */
 static const ddp_launcher_ops launcher = {
     .struct_size = sizeof(launcher),
-    .command = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-               "OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp,ofi,openib,uct,usnic "
-               "mpirun --host localhost --bind-to none -np %n",
-    .install = "Debian package openmpi-bin",
+    .command = DDP_MPI_LAUNCHER_SETTINGS "mpirun --host localhost:65536 --bind-to none -np %n",
+    .install = DDP_MPI_PACKAGE,
     .clean = ddp_mpi_clean,
 };
 
@@ -316,6 +314,6 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(BACKEND, DDP_PLUGIN_F_NO_UNLOAD | DDP_PLUGIN_F_LAUNCHER),
     .reach = DDP_REACH_NETWORK,
     .memory = DDP_MEMORY_HOST,
-    .install = "Debian package libopenmpi3",
+    .install = DDP_MPI_PACKAGE,
     DDP_PLUGIN_TAIL("mpi", "0.1.0", "collectives by MPI, started by mpirun", DDP_OPTIONS(options, mpi_config), ops),
 };

@@ -7,6 +7,7 @@
 #include "collective.h"
 #include "reduce.h"
 #include <stdlib.h>
+#include <string.h>
 
 static size_t elements(size_t bytes, uint32_t dtype)
 {
@@ -67,12 +68,34 @@ static ddp_status scratch(ddp_comm *c, size_t bytes, ddp_err *err)
     return DDP_OK;
 }
 
+/* MPICH before 4.1 reads from MPI_IN_PLACE itself when it reduces to one rank. */
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40100000
+#define REDUCES_IN_PLACE 0
+#else
+#define REDUCES_IN_PLACE 1
+#endif
+
+static int reduce_copy(const ddp_comm *c, void *both, int count, MPI_Datatype type, MPI_Op op)
+{
+    int size = 0, code = MPI_Type_size(type, &size);
+    size_t bytes = (size_t)count * (size_t)size;
+    void *copy = code == MPI_SUCCESS ? malloc(bytes) : NULL;
+
+    if (code == MPI_SUCCESS && copy == NULL) return MPI_ERR_NO_MEM;
+    if (copy == NULL) return code;
+    memcpy(copy, both, bytes);
+    code = MPI_Reduce(copy, both, count, type, op, (int)c->rank, c->mpi);
+    free(copy);
+    return code;
+}
+
 static int combine(const ddp_comm *c, const void *send, void *recv, int count, MPI_Datatype type, MPI_Op op, int root)
 {
     int mine = root == DDP_MPI_ALL || root == (int)c->rank;
     const void *from = mine && send == recv ? MPI_IN_PLACE : send;
 
     if (root == DDP_MPI_ALL) return MPI_Allreduce(from, recv, count, type, op, c->mpi);
+    if (from == MPI_IN_PLACE && !REDUCES_IN_PLACE) return reduce_copy(c, recv, count, type, op);
     return MPI_Reduce(from, mine ? recv : NULL, count, type, op, root, c->mpi);
 }
 

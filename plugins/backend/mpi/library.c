@@ -10,11 +10,12 @@
  * With less, one after the other works, from MPI_THREAD_SERIALIZED on: the thread that ends MPI is not the one that
  * has started it. */
 #include "library.h"
+#include "leftovers.h"
 #include "reduce.h"
+#include "settings.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@ static struct {
         all; /* what communicators are made from: the plugin's own copy of MPI_COMM_WORLD; MPI_COMM_NULL: none yet */
     MPI_Group ranks;
     MPI_Op bf16[DDP_REDUCE_OP_END_], average[DDP_DTYPE_END_];
+    MPI_Op u8_min, u8_max; /* the library's, or our own */
 } mpi = {.lock = PTHREAD_MUTEX_INITIALIZER, .all = MPI_COMM_NULL};
 
 ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err)
@@ -45,51 +47,26 @@ ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err)
 }
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
-/* Open MPI reads a value of one process by the copy that containers with a seccomp filter refuse, and says so for each
- * message; it takes shared memory instead when it is told before. */
-static int can_copy_from_processes(void)
-{
-    char from = 1, to = 0;
-    struct iovec source = {.iov_base = &from, .iov_len = 1}, target = {.iov_base = &to, .iov_len = 1};
-
-    return process_vm_readv(getpid(), &target, 1, &source, 1, 0) == 1;
-}
-
-static void prefer(const char *name, const char *value) { (void)setenv(name, value, 0); }
-
-static const char *variable(const char *name)
-{
-    const char *text = getenv(name);
-
-    return text != NULL && text[0] != '\0' ? text : NULL;
-}
-
-static int by_launcher(void)
-{
-    return variable("OMPI_COMM_WORLD_SIZE") != NULL || variable("PMIX_RANK") != NULL || variable("PMI_RANK") != NULL ||
-           variable("PMI_FD") != NULL;
-}
-
-/* Settings of Open MPI, read by MPI_Init; what the user has set stays. Other libraries do not look at them. */
-static void choose_settings(const ddp_comm_params *p)
-{
-    /* a waiting rank gives its processor to a thread that can compute; about a microsecond of latency pays for it */
-    prefer("OMPI_MCA_mpi_yield_when_idle", "1");
-    prefer("OMPI_MCA_opal_signal", ""); /* signals are the program's */
-    if (!can_copy_from_processes()) prefer("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-    if (!by_launcher()) prefer("OMPI_MCA_ess_singleton_isolated", "1"); /* world 1: no daemon beside it */
-    if (p->interface != NULL && p->interface[0] != '\0') {
-        prefer("OMPI_MCA_btl_tcp_if_include", p->interface);
-        prefer("OMPI_MCA_oob_tcp_if_include", p->interface);
-    }
-}
-
 static const char *level_name(int level)
 {
     return level == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
            : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
            : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
                                             : "MPI_THREAD_MULTIPLE";
+}
+
+/* MPICH 4.0 compares them as if they had a sign. */
+static ddp_status make_u8_ops(ddp_err *err)
+{
+    uint8_t low = 1, high = 255;
+
+    mpi.u8_min = MPI_MIN;
+    mpi.u8_max = MPI_MAX;
+    DDP_MPI(MPI_Reduce_local(&high, &low, 1, MPI_UINT8_T, MPI_MAX), "MPI_Reduce_local", err);
+    if (low == high) return DDP_OK;
+    DDP_MPI(MPI_Op_create(ddp_mpi_function(DDP_U8, DDP_MIN, 1), 1, &mpi.u8_min), "MPI_Op_create", err);
+    DDP_MPI(MPI_Op_create(ddp_mpi_function(DDP_U8, DDP_MAX, 1), 1, &mpi.u8_max), "MPI_Op_create", err);
+    return DDP_OK;
 }
 
 static ddp_status make_ops(ddp_err *err)
@@ -110,7 +87,19 @@ static ddp_status make_all(ddp_err *err)
     DDP_MPI(MPI_Comm_group(mpi.all, &mpi.ranks), "MPI_Comm_group", err);
     DDP_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found), "MPI_Comm_get_attr", err);
     mpi.tag_limit = found ? *limit : 32767; /* the least that the standard allows */
-    return make_ops(err);
+    return make_u8_ops(err) == DDP_OK ? make_ops(err) : err->status;
+}
+
+static int initialize(const ddp_comm_params *p)
+{
+    int alone = !ddp_mpi_by_launcher(), code;
+    ddp_mpi_folder folder;
+
+    ddp_mpi_choose_settings(p);
+    if (alone) ddp_mpi_enter_folder(&folder);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &mpi.level);
+    if (alone) ddp_mpi_leave_folder(&folder);
+    return code;
 }
 
 /* `lock` held. */
@@ -127,8 +116,7 @@ static ddp_status start(const ddp_comm_params *p, ddp_err *err)
     if (started) {
         DDP_MPI(MPI_Query_thread(&mpi.level), "MPI_Query_thread", err);
     } else {
-        choose_settings(p);
-        DDP_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &mpi.level), "MPI_Init_thread", err);
+        DDP_MPI(initialize(p), "MPI_Init_thread", err);
         mpi.started_by = getpid();
         DDP_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", err);
     }
@@ -139,6 +127,7 @@ static ddp_status start(const ddp_comm_params *p, ddp_err *err)
             "MPI_THREAD_SERIALIZED is the least that will do, and MPI_THREAD_MULTIPLE for several communicators at once: use one that was built with threads",
             level_name(mpi.level));
     if (make_all(err) != DDP_OK) return err->status;
+    ddp_mpi_forget_settings();
     mpi.broken = 0;
     return DDP_OK;
 }
@@ -273,8 +262,8 @@ MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world)
     switch (op) {
     case DDP_SUM:
     case DDP_AVG: return MPI_SUM;
-    case DDP_MIN: return MPI_MIN;
-    case DDP_MAX: return MPI_MAX;
+    case DDP_MIN: return dtype == DDP_U8 ? mpi.u8_min : MPI_MIN;
+    case DDP_MAX: return dtype == DDP_U8 ? mpi.u8_max : MPI_MAX;
     default: return MPI_OP_NULL;
     }
 }
@@ -283,7 +272,7 @@ MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world)
 /* What a launcher's variable says against what is to be; absent or no number: MPI itself will report it. */
 static ddp_status compare_variable(const char *name, const char *key, uint32_t ours, ddp_err *err)
 {
-    const char *text = variable(name);
+    const char *text = ddp_mpi_variable(name);
     char *end;
     unsigned long n;
 
@@ -298,15 +287,15 @@ static ddp_status compare_variable(const char *name, const char *key, uint32_t o
 
 ddp_status ddp_mpi_check_launcher(const ddp_comm_params *p, ddp_err *err)
 {
-    const char *world = variable("OMPI_COMM_WORLD_SIZE") != NULL ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
-    const char *rank = variable("OMPI_COMM_WORLD_RANK") != NULL ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
+    const char *world = ddp_mpi_variable("OMPI_COMM_WORLD_SIZE") != NULL ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
+    const char *rank = ddp_mpi_variable("OMPI_COMM_WORLD_RANK") != NULL ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
 
-    if (p->world_size > 1 && !by_launcher() && variable("SLURM_STEP_NUM_TASKS") != NULL)
+    if (p->world_size > 1 && !ddp_mpi_by_launcher() && ddp_mpi_variable("SLURM_STEP_NUM_TASKS") != NULL)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
             "mpi: rank %u of %u was started by srun without PMIx, so MPI cannot find the other ranks; run srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or within the allocation: mpirun --bind-to none -np %u ddpengine -c FILE",
             p->rank, p->world_size, p->world_size);
-    if (p->world_size > 1 && !by_launcher())
+    if (p->world_size > 1 && !ddp_mpi_by_launcher())
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "mpi: rank %u of %u was not started by mpirun, so MPI cannot find the other ranks; run: "
                         "mpirun --bind-to none -np %u ddpengine -c FILE, or on one host: ddpengine -c FILE --nproc %u",
@@ -347,6 +336,8 @@ __attribute__((destructor)) static void end_with_process(void)
     if (ended || !all_have_ended()) return;
     for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++) (void)MPI_Op_free(&mpi.bf16[op]);
     for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++) (void)MPI_Op_free(&mpi.average[dtype]);
+    if (mpi.u8_min != MPI_MIN) (void)MPI_Op_free(&mpi.u8_min);
+    if (mpi.u8_max != MPI_MAX) (void)MPI_Op_free(&mpi.u8_max);
     (void)MPI_Group_free(&mpi.ranks);
     (void)MPI_Comm_free(&mpi.all);
     (void)MPI_Finalize();

@@ -25,6 +25,8 @@ static void combine(uint32_t dtype, uint32_t op, void *in, void *inout, int coun
 FUNCTION(bf16_sum, DDP_BF16, DDP_SUM)
 FUNCTION(bf16_min, DDP_BF16, DDP_MIN)
 FUNCTION(bf16_max, DDP_BF16, DDP_MAX)
+FUNCTION(u8_min, DDP_U8, DDP_MIN)
+FUNCTION(u8_max, DDP_U8, DDP_MAX)
 FUNCTION(f32_avg2, DDP_F32, DDP_AVG)
 FUNCTION(bf16_avg2, DDP_BF16, DDP_AVG)
 FUNCTION(f64_avg2, DDP_F64, DDP_AVG)
@@ -40,10 +42,11 @@ MPI_User_function *ddp_mpi_function(uint32_t dtype, uint32_t op, uint32_t world)
     };
     static MPI_User_function *const bf16[DDP_REDUCE_OP_END_] = {
         [DDP_SUM] = bf16_sum, [DDP_AVG] = bf16_sum, [DDP_MIN] = bf16_min, [DDP_MAX] = bf16_max};
+    static MPI_User_function *const u8[DDP_REDUCE_OP_END_] = {[DDP_MIN] = u8_min, [DDP_MAX] = u8_max};
 
     if (dtype >= DDP_DTYPE_END_ || op >= DDP_REDUCE_OP_END_) return NULL;
     if (op == DDP_AVG && world == 2) return averages[dtype];
-    return dtype == DDP_BF16 ? bf16[op] : NULL;
+    return dtype == DDP_BF16 ? bf16[op] : dtype == DDP_U8 ? u8[op] : NULL;
 }
 
 /* ---- averages over more than two ranks --------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The function of an MPI_Op for this dtype and op, NULL where the library's own does it or none can. Averages are
+/* The function of an MPI_Op for this dtype and op, NULL where the library's own does it or none can; of u8, for a
+ * library that compares it wrongly. Averages are
  * there for two ranks alone: each element is then combined exactly once, so that no second pass is needed. */
 MPI_User_function *ddp_mpi_function(uint32_t dtype, uint32_t op, uint32_t world);
 
