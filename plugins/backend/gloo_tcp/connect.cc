@@ -2,18 +2,15 @@
  * greetings, sizes agreed on.
  *
  * Gloo's event thread accepts and connects. watch.cc ends all waits at one common deadline. */
+#include "sockets.h"
 #include "watch.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <dirent.h>
-#include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 namespace ddp_gloo_mesh
@@ -23,8 +20,8 @@ namespace
 using Bytes = std::vector<char>;
 
 constexpr size_t kTokenBytes = 16;
+constexpr tp::tcp::sequence_number_t kNoNumber = tp::tcp::Address::kSequenceNumberUnset;
 constexpr int64_t kYearMs = INT64_C(1000) * 60 * 60 * 24 * 365;
-constexpr int kSocketBuffer = 2 << 20; /* asked for; the kernel's net.core.wmem_max bounds it */
 
 /* What is said first on each connection: proves that both ends belong to this communicator. Padded to the largest
  * message, so that Gloo, which sizes the socket's buffer by the largest message so far, never shrinks it again. */
@@ -82,66 +79,6 @@ Bytes agree_on_token(const ddp_gloo &g)
     return token;
 }
 
-bool same_endpoint(const sockaddr_storage &a, const sockaddr_storage &b)
-{
-    if (a.ss_family != b.ss_family) return false;
-    if (a.ss_family == AF_INET) {
-        const auto &x = reinterpret_cast<const sockaddr_in &>(a), &y = reinterpret_cast<const sockaddr_in &>(b);
-        return x.sin_port == y.sin_port && x.sin_addr.s_addr == y.sin_addr.s_addr;
-    }
-    const auto &x = reinterpret_cast<const sockaddr_in6 &>(a), &y = reinterpret_cast<const sockaddr_in6 &>(b);
-    return x.sin6_port == y.sin6_port && memcmp(&x.sin6_addr, &y.sin6_addr, sizeof x.sin6_addr) == 0;
-}
-
-/* A duplicate of the connected socket between `self` and, where several share that local port, `other`. Gloo keeps its
- * descriptor to itself (and Debian's package lacks the header of its Pair), so it is found by its addresses. */
-int duplicate_socket(const sockaddr_storage &self, const sockaddr_storage &other)
-{
-    std::unique_ptr<DIR, int (*)(DIR *)> dir(opendir("/proc/self/fd"), closedir);
-    if (!dir) throw Failure(DDP_ERR_SYSTEM, std::string("/proc/self/fd: ") + strerror(errno));
-    int found = -1;
-    while (const dirent *entry = readdir(dir.get())) {
-        int fd = entry->d_name[0] == '.' ? -1 : fcntl(atoi(entry->d_name), F_DUPFD_CLOEXEC, 3);
-        if (fd < 0) continue;
-        sockaddr_storage local{}, remote{};
-        socklen_t local_size = sizeof local, remote_size = sizeof remote;
-        if (getsockname(fd, reinterpret_cast<sockaddr *>(&local), &local_size) != 0 || !same_endpoint(local, self) ||
-            getpeername(fd, reinterpret_cast<sockaddr *>(&remote), &remote_size) != 0) {
-            ::close(fd);
-            continue;
-        }
-        if (found >= 0) ::close(found);
-        found = fd;
-        if (same_endpoint(remote, other)) break;
-    }
-    if (found < 0) throw Failure(DDP_ERR_INTERNAL, "the socket of a connected pair is not among /proc/self/fd");
-    return found;
-}
-
-/* Of one send or receive; Gloo has set a fifth of connect_timeout_ms, see connect(). */
-void limit_waits(int fd, int64_t ms)
-{
-    timeval limit{};
-    limit.tv_sec = ms / 1000;
-    limit.tv_usec = (ms % 1000) * 1000;
-    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-}
-
-/* Room for what is under way. */
-void tune_socket(ddp_gloo &g, int fd)
-{
-    const int asked = kSocketBuffer, one = 1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &asked, sizeof asked);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    int got = 0;
-    socklen_t size = sizeof got;
-    if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &got, &size) != 0) got = 0;
-    /* the kernel's figure counts its own overhead, about as much again */
-    const size_t room = (size_t)(got > 0 ? got : 0) / 2;
-    if (g.room == 0 || room < g.room) g.room = room;
-}
-
 /* A link-local address comes with the interface number of the other host; here it gets this rank's own. */
 Bytes seen_from_here(const Bytes &theirs, const sockaddr_storage &mine)
 {
@@ -153,10 +90,22 @@ Bytes seen_from_here(const Bytes &theirs, const sockaddr_storage &mine)
     return tp::tcp::Address(a, address.getSeq()).bytes();
 }
 
+/* "192.0.2.7:40123"; Gloo's own text has the bytes of the port in another order, and depends on its version. */
+std::string endpoint(const Bytes &address)
+{
+    const sockaddr_storage a = tp::tcp::Address(address).getSockaddr();
+    const bool v6 = a.ss_family == AF_INET6;
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (getnameinfo(reinterpret_cast<const sockaddr *>(&a), v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), host,
+                    sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return "unknown address";
+    return (v6 ? "[" + std::string(host) + "]:" : std::string(host) + ":") + port;
+}
+
 std::string name_of(uint32_t rank, const Bytes &host, const Bytes &address)
 {
     return "rank " + std::to_string(rank) + " on host " + std::string(host.begin(), host.end()) + " (" +
-           tp::tcp::Address(address).str() + ")";
+           endpoint(address) + ")";
 }
 
 /* Gloo's text without the line of its source. */
@@ -167,11 +116,13 @@ std::string reason(const std::exception &e)
     return text[0] == '[' && end != std::string::npos ? text.substr(end + 2) : text;
 }
 
-Failure unreachable(const ddp_gloo &g, uint32_t peer, const std::string &why)
+std::string both(const ddp_gloo &g, uint32_t peer) { return g.peers[g.p.rank].name + " and " + g.peers[peer].name; }
+
+Failure cannot_connect(const ddp_gloo &g, uint32_t peer, const std::string &why)
 {
     return Failure(
         DDP_ERR_PEER,
-        g.peers[g.p.rank].name + " and " + g.peers[peer].name + " cannot connect to each other within " + patience(g) +
+        both(g, peer) + " cannot connect to each other within " + patience(g) +
             " (rendezvous_timeout, after a loss rejoin_timeout): " + why +
             ". Let a firewall between them pass TCP, or name in [group] interface the network that they share");
 }
@@ -182,9 +133,26 @@ Failure lost(const ddp_gloo &g, uint32_t peer, const Watch &watch, const std::ex
     switch (watch.state()) {
     case Watch::Aborted:
         return Failure(DDP_ERR_ABORTED, "the run was aborted while connecting to " + g.peers[peer].name);
-    case Watch::Late: return unreachable(g, peer, "the time is over");
-    default: return unreachable(g, peer, reason(e));
+    case Watch::Late: return cannot_connect(g, peer, "the time is over");
+    default: return cannot_connect(g, peer, reason(e));
     }
+}
+
+Failure socket_not_found(const ddp_gloo &g, uint32_t peer)
+{
+    return Failure(DDP_ERR_INTERNAL,
+                   "an abort could not wake a wait between " + both(g, peer) +
+                       ": the socket of their connection is not in /proc/self/fd. "
+                       "Mount /proc. If it is mounted, take backend mpi, and report the version of Gloo");
+}
+
+/* Until May 2023 each pair had a port of its own, and a connection did not have to say which pair it is for. */
+Failure other_generation(const ddp_gloo &g, uint32_t peer)
+{
+    return Failure(DDP_ERR_CONFIG,
+                   both(g, peer) +
+                       " have versions of Gloo that do not understand each other: one from before May 2023, one later. "
+                       "Install the same version of Gloo on all hosts");
 }
 
 void connect_one(ddp_gloo &g, uint32_t peer, const Bytes &theirs, const Watch &watch)
@@ -194,18 +162,25 @@ void connect_one(ddp_gloo &g, uint32_t peer, const Bytes &theirs, const Watch &w
     const Bytes address = seen_from_here(theirs, mine.getSockaddr());
     const tp::tcp::Address other(address);
     if (mine.getSockaddr().ss_family != other.getSockaddr().ss_family)
-        throw unreachable(g, peer, "one has an IPv4 address and the other an IPv6 address");
+        throw cannot_connect(g, peer, "one has an IPv4 address and the other an IPv6 address");
+    if ((mine.getSeq() == kNoNumber) != (other.getSeq() == kNoNumber)) throw other_generation(g, peer);
+    int fd = -1;
     try {
         pair->connect(address);
+        /* a pair that the watch has closed looks connected; setSync would note a failure in it, and where Gloo's thread
+         * has to note one in the same pair it ends the process */
+        if (watch.state() != Watch::Going) throw Failure(DDP_ERR_PEER, "the watch has closed the pair");
         const tp::tcp::Address self(pair->address().bytes());
+        PairSocket socket(self.getSockaddr());
         pair->setSync(true, false);
-        const int fd = duplicate_socket(self.getSockaddr(), other.getSockaddr());
-        limit_waits(fd, g.p.connect_timeout_ms);
-        std::lock_guard<std::mutex> lock(g.fds);
-        g.peers[peer].fd = fd;
+        fd = socket.take(other.getSockaddr());
     } catch (const std::exception &e) {
         throw lost(g, peer, watch, e);
     }
+    if (fd < 0) throw socket_not_found(g, peer);
+    limit_waits(fd, g.p.connect_timeout_ms);
+    std::lock_guard<std::mutex> lock(g.fds);
+    g.peers[peer].fd = fd;
 }
 
 /* Makes the pairs, one a peer, and publishes this rank's host and their addresses. */
@@ -218,6 +193,7 @@ void publish(ddp_gloo &g)
     for (uint32_t peer = 0; peer < g.p.world; peer++) {
         if (peer == g.p.rank) continue;
         address = g.context->createPair((int)peer)->address().bytes();
+        g.peers[peer].port = tp::tcp::Address(address).getSockaddr();
         store_set(g, key_of(g.p.rank, std::to_string(peer)), address.data(), address.size());
     }
     g.peers[g.p.rank].name = name_of(g.p.rank, host, address);
@@ -278,7 +254,8 @@ void greet(ddp_gloo &g, const Bytes &token, Watch &watch)
         if (memcmp(theirs.token, hello.token, kTokenBytes) != 0 || theirs.rank != rank || theirs.world != g.p.world)
             throw Failure(DDP_ERR_PEER, "what connected in the place of " + peer.name +
                                             " does not belong to communicator \"" + g.group + "\"");
-        tune_socket(g, peer.fd);
+        const size_t room = make_room(peer.fd);
+        if (g.room == 0 || room < g.room) g.room = room;
     }
 }
 
@@ -340,5 +317,6 @@ void connect(ddp_gloo &g)
     if (g.p.rank == 0) store_remove(g, "gloo/token");
     for (Peer &peer : g.peers)
         if (peer.fd >= 0) limit_waits(peer.fd, g.p.timeout_ms);
+    shut_out_strangers(g);
 }
 } // namespace ddp_gloo_mesh

@@ -3,7 +3,8 @@ plugin_LTLIBRARIES += backend_gloo_tcp.la
 backend_gloo_tcp_la_SOURCES = $(BACKEND_COMMON) plugins/backend/gloo_tcp/backend.c plugins/backend/gloo_tcp/collective.c \
 	plugins/backend/gloo_tcp/collective.h plugins/backend/gloo_tcp/connect.cc plugins/backend/gloo_tcp/interface.c \
 	plugins/backend/gloo_tcp/mesh.h plugins/backend/gloo_tcp/move.c \
-	plugins/backend/gloo_tcp/shim.cc plugins/backend/gloo_tcp/shim.h plugins/backend/gloo_tcp/watch.cc \
+	plugins/backend/gloo_tcp/shim.cc plugins/backend/gloo_tcp/shim.h plugins/backend/gloo_tcp/sockets.cc \
+	plugins/backend/gloo_tcp/sockets.h plugins/backend/gloo_tcp/watch.cc \
 	plugins/backend/gloo_tcp/watch.h
 backend_gloo_tcp_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/backend
 backend_gloo_tcp_la_CXXFLAGS = $(AM_CXXFLAGS)

@@ -24,6 +24,7 @@
 #include <signal.h>
 #include <stdexcept>
 #include <string>
+#include <sys/socket.h>
 #include <vector>
 
 namespace ddp_gloo_mesh
@@ -37,8 +38,9 @@ struct Failure : std::runtime_error {
 };
 
 struct Peer {
-    std::string name; /* "rank 1 on host b (192.0.2.7:40123)" */
-    int fd = -1;      /* a duplicate of the pair's socket, for shutdown(2) and options; ours to close */
+    std::string name;        /* "rank 1 on host b (192.0.2.7:40123)" */
+    sockaddr_storage port{}; /* the address at which this rank waits for the peer, as published */
+    int fd = -1;             /* a duplicate of the pair's socket, for shutdown(2) and options; ours to close */
     std::unique_ptr<char[]> inbox;
     std::unique_ptr<tp::Buffer> to_inbox, to_region; /* over the whole address space: send() takes absolute addresses */
     std::unique_ptr<tp::Buffer> from_inbox, from_region;
@@ -80,6 +82,10 @@ class ThreadName
 
 /* Connects everything of a new mesh whose `p` and `group` are set; throws. In connect.cc. */
 void connect(ddp_gloo &g);
+/* No connection beside those of the pairs: new ones get no answer, and those that wait for nothing are ended. A Gloo
+ * that keeps its listening socket would accept whoever comes for as long as the communicator lives, and crash when the
+ * communicator ends before a stranger that has said nothing. In sockets.cc. */
+void shut_out_strangers(const ddp_gloo &g) noexcept;
 /* Sends one message. In shim.cc. */
 void send_to(Peer &peer, uint32_t where, size_t at, const void *data, size_t bytes);
 } // namespace ddp_gloo_mesh
@@ -112,6 +118,7 @@ struct ddp_gloo {
             peer.to_inbox.reset();
         }
         ddp_gloo_mesh::SignalsBlocked guard;
+        ddp_gloo_mesh::shut_out_strangers(*this);
         context.reset();
         device.reset();
         for (ddp_gloo_mesh::Peer &peer : peers)

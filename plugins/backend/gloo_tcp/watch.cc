@@ -1,4 +1,5 @@
 /* plugins/backend/gloo_tcp/watch.cc -- see watch.h. */
+#include "sockets.h"
 #include "watch.h"
 
 #include <algorithm>
@@ -82,9 +83,11 @@ void Watch::run()
     while (!changed_.wait_for(lock, kAgain, [this] { return over_; }));
 }
 
-/* A pair in synchronous mode holds its lock while it waits: its socket is shut down, never the pair closed. */
+/* A pair in synchronous mode holds its lock while it waits: its socket is shut down, never the pair closed. Nor is one
+ * whose connection is on its way: Gloo would be told of its fate after the pair is gone, so that comes first. */
 void Watch::hang_up()
 {
+    if (end_half_open()) return;
     std::lock_guard<std::mutex> lock(g_.fds);
     for (uint32_t peer = 0; peer < g_.p.world; peer++) {
         if (peer == g_.p.rank) continue;

@@ -29,7 +29,7 @@ def pattern(message):
 
 def sources():
     for folder in ("core", "conform", "infer", "plugins", "models", "samplers"):
-        for file in (SRC / folder).rglob("*.c"):
+        for file in (*(SRC / folder).rglob("*.c"), *(SRC / folder).rglob("*.cc")):
             yield file.read_text()
 
 

@@ -7,6 +7,7 @@
 #include "plugin_util.h"
 #include "shares.h"
 #include "support/store_double.h"
+#include "support/until.h"
 #include "wire.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,10 +127,10 @@ static inline void run_world(world_run *w)
         ranks[r] = (rank_run){.run = w, .rank = r, .world = w->world};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
-    for (uint32_t r = 0; r < w->world; r++) (void)pthread_join(ranks[r].thread, NULL);
+    for (uint32_t r = 0; r < w->world; r++) (void)until_joined(ranks[r].thread);
     world_stop_aggregators(w);
     for (uint32_t i = 0; i < w->aggregators && !w->absent; i++) {
-        (void)pthread_join(aggregators[i].thread, NULL);
+        (void)until_joined(aggregators[i].thread);
         (void)close(w->stop_fds[i]);
     }
     free(w->config);

@@ -7,6 +7,9 @@
 #include "support/group_util.h"
 #include "support/store_double.h"
 #include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #define MAX_WORLD 4
@@ -16,6 +19,7 @@ typedef struct rank_run {
     store_double *store;
     ddp_store table; /* ctx NULL: that of `store` */
     int64_t timeout_ms;
+    const char *address; /* to bind to; NULL: 127.0.0.1 */
     size_t chunk, small; /* options; 0: the defaults */
     unsigned seed;
     void (*body)(struct rank_run *r);
@@ -26,6 +30,37 @@ typedef struct rank_run {
     ddp_status status; /* of comm_create */
     ddp_err err;
 } rank_run;
+
+static inline size_t entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    size_t n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir) != NULL) n++;
+    (void)closedir(dir);
+    return n;
+}
+
+static inline int tcp_state(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof(info);
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_state : 0;
+}
+
+/* Of this process; both ends of a connection, and duplicates, count. */
+static inline uint32_t sockets_in(int state)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    uint32_t n = 0;
+
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += tcp_state(atoi(e->d_name)) == state;
+    (void)closedir(dir);
+    return n;
+}
 
 /* Where it is not built the tests skip. */
 static inline int load(void **state)
@@ -52,7 +87,7 @@ static inline void *rank_main(void *arg)
                          .timeout_ms = r->timeout_ms,
                          .connect_timeout_ms = r->timeout_ms,
                          .group = "test",
-                         .address = "127.0.0.1",
+                         .address = r->address != NULL ? r->address : "127.0.0.1",
                          .store = &store};
 
     assert_true(plugin->config_size <= sizeof(config));
@@ -75,7 +110,7 @@ static inline void start_ranks(rank_run *r, uint32_t first, uint32_t last)
 
 static inline void join_ranks(rank_run *r, uint32_t first, uint32_t last)
 {
-    for (uint32_t i = first; i < last; i++) assert_int_equal(pthread_join(r[i].thread, NULL), 0);
+    for (uint32_t i = first; i < last; i++) assert_int_equal(until_joined(r[i].thread), 0);
 }
 
 static inline void run_world(uint32_t world, size_t chunk, size_t small, void (*body)(rank_run *))

@@ -1,10 +1,10 @@
 # unit tests of plugins/backend
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
-	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
+	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_abort tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
 	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
 TESTS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
-	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
+	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_abort tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
 	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
 
 # the kernels of plugins/backend/common, whose variants it compares
@@ -35,6 +35,9 @@ GLOO_TEST = tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h 
 tests_unit_backend_test_gloo_SOURCES = tests/unit/backend/test_gloo.c $(GLOO_TEST)
 tests_unit_backend_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_gloo_LDADD = $(UNIT_LDADD) -lm
+tests_unit_backend_test_gloo_abort_SOURCES = tests/unit/backend/test_gloo_abort.c $(GLOO_TEST)
+tests_unit_backend_test_gloo_abort_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_backend_test_gloo_abort_LDADD = $(UNIT_LDADD) -lm
 tests_unit_backend_test_gloo_connect_SOURCES = tests/unit/backend/test_gloo_connect.c $(GLOO_TEST)
 tests_unit_backend_test_gloo_connect_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_gloo_connect_LDADD = $(UNIT_LDADD) -lm

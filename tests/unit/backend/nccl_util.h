@@ -245,7 +245,7 @@ static void run_nccl_ranks(rank_run *r, uint32_t world, int64_t timeout_ms, void
         r[i] = (rank_run){.rank = i, .world = world, .store = store, .timeout_ms = timeout_ms, .body = body};
         assert_int_equal(pthread_create(&r[i].thread, NULL, rank_main, &r[i]), 0);
     }
-    for (uint32_t i = 0; i < world; i++) assert_int_equal(pthread_join(r[i].thread, NULL), 0);
+    for (uint32_t i = 0; i < world; i++) assert_int_equal(until_joined(r[i].thread), 0);
     store_double_free(store);
     assert_no_wrongs();
 }

@@ -152,7 +152,7 @@ static inline void end_world(const pid_t *child, uint32_t world)
     for (uint32_t i = 0; i < world; i++) {
         int status = 0;
 
-        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(until_exited(child[i], &status), child[i]);
         if (status != 0) fail_msg("rank %u ended with wait status 0x%x", i, (unsigned)status);
     }
     assert_no_wrongs();

@@ -271,7 +271,7 @@ static void test_killed_peer_is_an_error(void **state)
     UNTIL(atomic_load(entered));
     assert_int_equal(kill(child, SIGKILL), 0);
     join_ranks(r, 0, 1);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(until_exited(child, NULL), child);
     store_double_free(store);
     (void)munmap(entered, 4096);
     assert_int_equal(r[0].status, DDP_ERR_PEER);
@@ -280,17 +280,6 @@ static void test_killed_peer_is_an_error(void **state)
 }
 
 /* ---- resources --------------------------------------------------------------------------------------------------- */
-static size_t entries(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    size_t n = 0;
-
-    assert_non_null(dir);
-    while (readdir(dir) != NULL) n++;
-    (void)closedir(dir);
-    return n;
-}
-
 static void body_once(rank_run *r) { CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK); }
 
 static void test_opening_and_closing_leaks_nothing(void **state)

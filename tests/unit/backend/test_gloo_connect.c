@@ -1,8 +1,6 @@
 /* tests/unit/backend/test_gloo_connect.c -- how the ranks of backend gloo-tcp connect: the run's abort, the one
- * deadline, threads with names, and nothing left in the store. Peers that misbehave are played by the test. */
+ * deadline, threads with names, strangers, and nothing left in the store. Peers that misbehave are played. */
 #include "gloo_util.h"
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 static void body_nothing(rank_run *r) { (void)r; }
 static void body_once(rank_run *r) { CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK); }
@@ -13,25 +11,50 @@ typedef struct alone { /* rank 0 of 2, and what the test does for rank 1 */
     ddp_store table;
     rank_run rank;
     struct sockaddr_storage address; /* of rank 0's end */
+    int64_t number;                  /* which of its pairs, where one port serves them all; -1: a port for each */
+    char published[STORE_DOUBLE_BYTES];
+    size_t length;
 } alone;
 
-/* Rank 1 publishes an address that is higher than any: rank 0 listens. */
-static void start_alone(alone *a, int64_t timeout_ms)
+/* What Gloo publishes is a socket address, and behind it a number, which is -1 in Gloo before 2023: there each pair
+ * listens for itself. Whoever connects says the number first, eight bytes as they lie in memory. */
+static void start_rank_0(alone *a, rank_run r)
 {
-    char address[STORE_DOUBLE_BYTES];
-    size_t length;
     ddp_err err;
 
     a->store = store_double_new();
     a->table = store_double_table(a->store);
-    a->rank = (rank_run){.world = 2, .store = a->store, .timeout_ms = timeout_ms, .body = body_nothing};
+    a->rank = r;
+    a->rank.world = 2;
+    a->rank.store = a->store;
     start_ranks(&a->rank, 0, 1);
-    assert_int_equal(a->table.get(a->table.ctx, "gloo/0/1", address, sizeof(address), &length, LONG_MS, &err), DDP_OK);
-    assert_true(length >= sizeof(a->address));
-    memcpy(&a->address, address, sizeof(a->address));
-    ((struct sockaddr_in *)(void *)address)->sin_port = 0xffff;
-    assert_int_equal(a->table.set(a->table.ctx, "gloo/1/0", address, length, &err), DDP_OK);
+    assert_int_equal(
+        a->table.get(a->table.ctx, "gloo/0/1", a->published, sizeof(a->published), &a->length, LONG_MS, &err), DDP_OK);
+    assert_true(a->length >= sizeof(a->address) + sizeof(a->number));
+    memcpy(&a->address, a->published, sizeof(a->address));
+    memcpy(&a->number, a->published + sizeof(a->address), sizeof(a->number));
+}
+
+/* As rank 1. The end with the higher address connects, the other listens. */
+static void publish_address(alone *a, struct sockaddr_in address)
+{
+    ddp_err err;
+
+    memcpy(a->published, &address, sizeof(address));
+    memcpy(a->published + sizeof(a->address), &a->number, sizeof(a->number));
+    assert_int_equal(a->table.set(a->table.ctx, "gloo/1/0", a->published, a->length, &err), DDP_OK);
     assert_int_equal(a->table.set(a->table.ctx, "gloo/1/host", "b", 1, &err), DDP_OK);
+}
+
+/* Rank 1 publishes an address that is higher than any: rank 0 listens. */
+static void start_alone(alone *a, int64_t timeout_ms)
+{
+    struct sockaddr_in address;
+
+    start_rank_0(a, (rank_run){.timeout_ms = timeout_ms, .body = body_nothing});
+    memcpy(&address, &a->address, sizeof(address));
+    address.sin_port = 0xffff;
+    publish_address(a, address);
 }
 
 static void end_alone(alone *a)
@@ -40,15 +63,26 @@ static void end_alone(alone *a)
     store_double_free(a->store);
 }
 
-/* Connects as rank 1 and says nothing; returns when rank 0's greeting comes, so that rank 0 now waits for the
- * answer. */
-static int connect_silently(const alone *a)
+static int connect_to(const struct sockaddr_storage *address)
 {
+    const struct timeval limit = {.tv_sec = LONG_MS / 1000};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char byte;
 
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&a->address, sizeof(struct sockaddr_in)), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)), 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)address, sizeof(struct sockaddr_in)), 0);
+    return fd;
+}
+
+/* Connects as rank 1 and says nothing that is of the ranks; returns when rank 0's greeting comes, so that rank 0 now
+ * waits for the answer. */
+static int connect_silently(const alone *a)
+{
+    int fd = connect_to(&a->address);
+    char byte;
+
+    if (a->number != -1) assert_int_equal(send(fd, &a->number, sizeof(a->number), MSG_NOSIGNAL), sizeof(a->number));
     assert_int_equal(recv(fd, &byte, 1, MSG_PEEK), 1);
     return fd;
 }
@@ -103,6 +137,39 @@ static void test_abort_of_the_run_ends_the_wait_for_a_greeting(void **state)
     (void)close(fd);
     assert_int_equal(a.rank.status, DDP_ERR_ABORTED);
     assert_contains(a.rank.err.msg, "rank 1 on host b");
+}
+
+/* A port whose queue is full does not answer: rank 0's connection is under way for ever. The abort ends it, and Gloo's
+ * thread with it. */
+static void test_abort_leaves_nothing_of_a_connection_that_is_under_way(void **state)
+{
+    struct sockaddr_storage full = {0};
+    socklen_t size = sizeof(full);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), waiting;
+    size_t fds, threads;
+    alone a;
+
+    (void)state;
+    NEED_PLUGIN();
+    ((struct sockaddr_in *)(void *)&full)->sin_family = AF_INET;
+    ((struct sockaddr_in *)(void *)&full)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(listener, (struct sockaddr *)&full, sizeof(struct sockaddr_in)), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&full, &size), 0);
+    waiting = connect_to(&full);
+    fds = entries("/proc/self/fd");
+    threads = entries("/proc/self/task");
+    start_rank_0(&a, (rank_run){.timeout_ms = LONG_MS * 10, .body = body_nothing, .address = "127.0.0.2"});
+    publish_address(&a, *(struct sockaddr_in *)(void *)&full);
+    UNTIL(sockets_in(TCP_SYN_SENT) > 0);
+    store_double_abort(a.store);
+    end_alone(&a);
+    assert_int_equal(a.rank.status, DDP_ERR_ABORTED);
+    assert_int_equal(sockets_in(TCP_SYN_SENT), 0);
+    assert_int_equal(entries("/proc/self/fd"), fds);
+    assert_int_equal(entries("/proc/self/task"), threads);
+    (void)close(waiting);
+    (void)close(listener);
 }
 
 /* ---- the deadline ------------------------------------------------------------------------------------------------ */
@@ -195,6 +262,28 @@ static void test_all_waits_share_one_deadline(void **state)
     }
 }
 
+/* The first bytes of a connection differ: without a word about it the ranks would wait for each other. */
+static void test_another_generation_of_gloo_is_refused(void **state)
+{
+    struct sockaddr_in address;
+    char name[64];
+    alone a;
+
+    (void)state;
+    NEED_PLUGIN();
+    start_rank_0(&a, (rank_run){.timeout_ms = LONG_MS * 10, .body = body_nothing});
+    a.number = a.number == -1 ? 0 : -1;
+    memcpy(&address, &a.address, sizeof(address));
+    (void)snprintf(name, sizeof(name), "rank 1 on host b (127.0.0.1:%u)", ntohs(address.sin_port));
+    publish_address(&a, address);
+    end_alone(&a);
+    assert_int_equal(a.rank.status, DDP_ERR_CONFIG);
+    assert_contains(a.rank.err.msg, "rank 0 on host ");
+    assert_contains(a.rank.err.msg, name);
+    assert_contains(a.rank.err.msg, "one from before May 2023, one later");
+    assert_contains(a.rank.err.msg, "Install the same version of Gloo on all hosts");
+}
+
 static void test_a_rank_that_does_not_come_is_named(void **state)
 {
     store_double *store = store_double_new();
@@ -208,6 +297,81 @@ static void test_a_rank_that_does_not_come_is_named(void **state)
     assert_int_equal(r.status, DDP_ERR_TIMEOUT);
     assert_contains(r.err.msg, "rank 1's host");
     assert_contains(r.err.msg, "until 0.2 s (rendezvous_timeout, after a loss rejoin_timeout) were over");
+}
+
+/* ---- strangers --------------------------------------------------------------------------------------------------- */
+static atomic_bool met, seen;
+
+static void body_met(rank_run *r)
+{
+    CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK);
+    if (r->rank == 0) atomic_store(&met, true);
+    UNTIL(atomic_load(&seen));
+    CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK);
+}
+
+/* Rank 0 is there, and then rank 1; returns when they have met. `early`: a stranger that has connected before, where
+ * Gloo has one port for all pairs (where it has not, the stranger would be taken for rank 1); -1: there is none. */
+static void start_both(alone *a, rank_run *second, int *early)
+{
+    atomic_store(&met, false);
+    atomic_store(&seen, false);
+    start_rank_0(a, (rank_run){.timeout_ms = LONG_MS, .body = body_met});
+    *early = a->number != -1 ? connect_to(&a->address) : -1;
+    *second = a->rank;
+    second->rank = 1;
+    start_ranks(second, 0, 1);
+    UNTIL(atomic_load(&met));
+}
+
+static void end_both(alone *a, rank_run *second)
+{
+    atomic_store(&seen, true);
+    join_ranks(second, 0, 1);
+    end_alone(a);
+    assert_no_wrongs();
+    if (a->rank.status != DDP_OK) fail_msg("rank 0: %s", a->rank.err.msg);
+    if (second->status != DDP_OK) fail_msg("rank 1: %s", second->err.msg);
+}
+
+/* A port that stays open would accept whoever comes, and keep a descriptor for each. */
+static void test_nobody_can_connect_afterwards(void **state)
+{
+    int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), early;
+    rank_run second;
+    alone a;
+
+    (void)state;
+    NEED_PLUGIN();
+    start_both(&a, &second, &early);
+    (void)connect(late, (const struct sockaddr *)&a.address, sizeof(struct sockaddr_in)); /* over loopback at once */
+    assert_int_not_equal(tcp_state(late), TCP_ESTABLISHED);
+    end_both(&a, &second);
+    (void)close(late);
+    if (early >= 0) (void)close(early);
+}
+
+/* It is hung up on, and Gloo's threads end with the communicator. */
+static void test_a_silent_stranger_changes_nothing(void **state)
+{
+    size_t fds, threads;
+    rank_run second;
+    int early;
+    char byte;
+    alone a;
+
+    (void)state;
+    NEED_PLUGIN();
+    fds = entries("/proc/self/fd");
+    threads = entries("/proc/self/task");
+    start_both(&a, &second, &early);
+    if (early >= 0) {
+        assert_int_equal(recv(early, &byte, 1, 0), 0);
+        (void)close(early);
+    }
+    end_both(&a, &second);
+    assert_int_equal(entries("/proc/self/fd"), fds);
+    assert_int_equal(entries("/proc/self/task"), threads);
 }
 
 /* ---- the store --------------------------------------------------------------------------------------------------- */
@@ -236,9 +400,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_abort_of_the_run_ends_connecting),
         cmocka_unit_test(test_abort_of_the_run_ends_the_wait_for_a_greeting),
+        cmocka_unit_test(test_abort_leaves_nothing_of_a_connection_that_is_under_way),
         cmocka_unit_test(test_a_trickling_peer_is_named_when_the_time_is_over),
         cmocka_unit_test(test_all_waits_share_one_deadline),
+        cmocka_unit_test(test_another_generation_of_gloo_is_refused),
         cmocka_unit_test(test_a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(test_nobody_can_connect_afterwards),
+        cmocka_unit_test(test_a_silent_stranger_changes_nothing),
         cmocka_unit_test(test_connecting_leaves_nothing_in_the_store),
     };
 

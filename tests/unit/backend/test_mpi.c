@@ -372,7 +372,7 @@ static void body_many(rank_of *r)
     two[0].group = "left";
     two[1].group = "right";
     for (int k = 0; k < 2; k++) MUST(r, pthread_create(&threads[k], NULL, one_of_two, &two[k]) == 0);
-    for (int k = 0; k < 2; k++) (void)pthread_join(threads[k], NULL);
+    for (int k = 0; k < 2; k++) (void)until_joined(threads[k]);
     for (int i = 0; i < 100; i++) {
         rank_of again = *r;
         open_rank(&again);

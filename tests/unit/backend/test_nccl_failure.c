@@ -222,7 +222,7 @@ static void connecting_ends_when_the_run_does(void **state)
     assert_int_equal(r.status, DDP_ERR_ABORTED);
     assert_true(ddp_now_ns() - began < LONG_MS * INT64_C(1000000)); /* the run's end, not the deadline */
     assert_int_equal(nccl->aborts, 1);
-    assert_int_equal(pthread_join(aborter, NULL), 0);
+    assert_int_equal(until_joined(aborter), 0);
     store_double_free(r.store);
 }
 
@@ -270,7 +270,7 @@ static void body_abort_wait(rank_run *r)
     CHECK(ops->work_wait(w[0], LONG_MS, &r->err) == DDP_ERR_ABORTED);
     CHECK(ops->work_test(w[1], &r->err) == DDP_ERR_ABORTED);
     CHECK(ops->work_stream_wait(w[2], NULL, &r->err) == DDP_ERR_ABORTED);
-    CHECK(pthread_join(aborter, NULL) == 0);
+    CHECK(until_joined(aborter) == 0);
     CHECK(atomic_load(&nccl->aborts) == 1); /* at once, not when the communicator is destroyed */
     for (int i = 0; i < 3; i++) ops->work_free(w[i]);
     all_is_aborted(r);
@@ -300,7 +300,7 @@ static void body_abort_start(rank_run *r)
     CHECK(pthread_create(&aborter, NULL, abort_soon, r) == 0);
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_ERR_ABORTED);
     CHECK(AFTER_ABORT_MS() < 1000);
-    CHECK(pthread_join(aborter, NULL) == 0);
+    CHECK(until_joined(aborter) == 0);
     CHECK(atomic_load(&nccl->aborts) == 1);
     all_is_aborted(r);
 }

@@ -38,7 +38,7 @@ static void body_aborted(rank_run *r)
     if (r->rank == 0) CHECK(pthread_create(&thread, NULL, abort_soon, r) == 0);
     seen->status[r->rank] = reduce_big(r);
     CHECK(seen->status[r->rank] == DDP_ERR_ABORTED);
-    if (r->rank == 0) CHECK(pthread_join(thread, NULL) == 0);
+    if (r->rank == 0) CHECK(until_joined(thread) == 0);
     CHECK(ops->barrier(r->comm, NULL, &err) == DDP_ERR_ABORTED);
     CHECK(ops->mem_alloc(r->comm, 64, &(void *){NULL}, &err) == DDP_ERR_ABORTED);
     atomic_store(&seen->flags[r->rank], 1);
@@ -75,7 +75,7 @@ static void body_abort_message(rank_run *r)
     }
     CHECK(pthread_create(&thread, NULL, abort_soon, r) == 0);
     CHECK(ops->send(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
-    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(until_joined(thread) == 0);
     CHECK(ops->recv(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
     atomic_store(&seen->flags[0], 1);
 }
@@ -144,12 +144,12 @@ static void test_killed_rank_is_named_by_all(void **state)
         assert_int_equal(kill(child[victim], SIGKILL), 0); /* and not reaped before the others have noticed */
         for (uint32_t k = 0; k < 3; k++) {
             if (k == victim) continue;
-            assert_int_equal(waitpid(child[k], NULL, 0), child[k]);
+            assert_int_equal(until_exited(child[k], NULL), child[k]);
             assert_int_equal(seen->status[k], DDP_ERR_PEER);
             assert_int_equal(seen->err[k].rank, victim);
             assert_contains(seen->err[k].msg, "has died");
         }
-        assert_int_equal(waitpid(child[victim], NULL, 0), child[victim]);
+        assert_int_equal(until_exited(child[victim], NULL), child[victim]);
         store_double_free(store);
         assert_no_wrongs();
     }
@@ -181,7 +181,7 @@ static void test_an_abort_does_not_hide_why(void **state)
     (void)state;
     for (uint32_t k = 0; k < 3; k++) r[k] = rank_of(k, 3, store, body_first_cause);
     start_world(r, child);
-    for (int k = 0; k < 3; k++) assert_int_equal(waitpid(child[k], NULL, 0), child[k]);
+    for (int k = 0; k < 3; k++) assert_int_equal(until_exited(child[k], NULL), child[k]);
     store_double_free(store);
     assert_no_wrongs();
     assert_int_equal(atomic_load(&seen->flags[1]), 1);
@@ -279,7 +279,7 @@ static void test_abort_of_the_run_ends_the_rendezvous(void **state)
 
         assert_int_equal(pthread_create(&thread, NULL, abort_store, store), 0);
         rank_main(&r);
-        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(until_joined(thread), 0);
         assert_int_equal(seen->status[rank], DDP_ERR_ABORTED);
         store_double_free(store);
     }
@@ -304,7 +304,7 @@ static void test_what_is_not_rank_0s_memory_is_not_opened(void **state)
     memcpy(invitation + 4, &fd, sizeof(fd));
     assert_int_equal(table.set(table.ctx, control, invitation, length, &err), DDP_OK);
     rank_main(&other);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(until_exited(child, NULL), child);
     store_double_free(store);
     for (int k = 0; k < 2; k++) {
         assert_int_equal(seen->status[k], DDP_ERR_SYSTEM);
@@ -392,7 +392,7 @@ static void test_memory_of_another_run_is_refused(void **state)
     invitation[24] ^= 1; /* its nonce */
     assert_int_equal(table.set(table.ctx, "control", invitation, length, &err), DDP_OK);
     rank_main(&other);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(until_exited(child, NULL), child);
     store_double_free(store);
     for (int k = 0; k < 2; k++) assert_contains(seen->err[k].msg, "memory of another run");
 }
@@ -520,7 +520,7 @@ static void body_two(rank_run *r)
     second.seed = 1000;
     CHECK(pthread_create(&thread, NULL, sum_beside, &second) == 0);
     body_sums(r);
-    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(until_joined(thread) == 0);
 }
 
 static void test_two_communicators_at_once(void **state)
@@ -544,7 +544,7 @@ static void test_ranks_may_be_threads_of_one_process(void **state)
         r[k] = rank_of(k, 3, store, NULL);
         assert_int_equal(pthread_create(&thread[k], NULL, sum_beside, &r[k]), 0);
     }
-    for (uint32_t k = 0; k < 3; k++) assert_int_equal(pthread_join(thread[k], NULL), 0);
+    for (uint32_t k = 0; k < 3; k++) assert_int_equal(until_joined(thread[k]), 0);
     store_double_free(store);
     assert_no_wrongs();
 }

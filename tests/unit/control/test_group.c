@@ -148,7 +148,7 @@ static void test_hosts(void **state)
     for (int32_t r = 0; r < 3; r++) {
         int status;
 
-        assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+        assert_int_equal(until_exited(pids[r], &status), pids[r]);
         assert_int_equal(status, 0);
     }
 }
@@ -527,8 +527,7 @@ static void test_not_ours(void **state)
     member_init(&m, NULL, 1, 2);
     m.endpoint = endpoint;
     member_start(&m);
-    do peer = accept(fd, NULL, NULL);
-    while (peer < 0 && errno == EAGAIN);
+    UNTIL((peer = accept(fd, NULL, NULL)) >= 0);
     assert_int_equal(write(peer, "SSH-2.0-x\r\n", 11), 11);
     member_join(&m);
     (void)close(peer);
@@ -554,8 +553,7 @@ static void test_try_again(void **state)
     m[1].endpoint = endpoint;
     member_start(&m[1]);
     for (int i = 0; i < 2; i++) {
-        do peer = accept(fd, NULL, NULL);
-        while (peer < 0 && errno == EAGAIN);
+        UNTIL((peer = accept(fd, NULL, NULL)) >= 0);
         (void)close(peer);
     }
     member_start(&m[0]);

@@ -74,7 +74,7 @@ static void kill_one(int32_t victim, outcome *out)
     for (int32_t r = 0; r < 4; r++) {
         int status;
 
-        assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+        assert_int_equal(until_exited(pids[r], &status), pids[r]);
         if (r == victim)
             assert_true(WIFSIGNALED(status));
         else

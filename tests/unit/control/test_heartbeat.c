@@ -190,7 +190,7 @@ static void family_end(family *y)
     for (int32_t r = 0; r < 3; r++) {
         int status;
 
-        assert_int_equal(waitpid(y->pids[r], &status, 0), y->pids[r]);
+        assert_int_equal(until_exited(y->pids[r], &status), y->pids[r]);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
     }
@@ -238,9 +238,9 @@ static void stopped(int32_t victim)
     family_start(&y, SHORT_MS);
     (void)kill(y.pids[victim], SIGSTOP);
     for (int32_t r = 0; r < 3; r++)
-        if (r != victim) assert_int_equal(waitpid(y.pids[r], NULL, 0), y.pids[r]);
+        if (r != victim) assert_int_equal(until_exited(y.pids[r], NULL), y.pids[r]);
     (void)kill(y.pids[victim], SIGCONT);
-    assert_int_equal(waitpid(y.pids[victim], NULL, 0), y.pids[victim]);
+    assert_int_equal(until_exited(y.pids[victim], NULL), y.pids[victim]);
     (void)snprintf(text, sizeof(text), "rank %d on host ", (int)victim);
     for (int32_t r = 0; r < 3; r++) {
         assert_int_equal(y.out[r].failure.exit_code, DDP_EXIT_TIMEOUT);

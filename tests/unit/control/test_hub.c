@@ -246,10 +246,10 @@ static void end_one(int32_t victim, int sig, int exit_code, const char *what)
     (void)kill(pids[victim], sig);
     (void)snprintf(text, sizeof(text), "rank %d on host %s%s at step 17", (int)victim, host, what);
     for (int32_t r = 0; r < WORLD; r++) {
-        if (r != victim) assert_int_equal(waitpid(pids[r], NULL, 0), pids[r]);
+        if (r != victim) assert_int_equal(until_exited(pids[r], NULL), pids[r]);
     }
     (void)kill(pids[victim], SIGKILL);
-    assert_int_equal(waitpid(pids[victim], NULL, 0), pids[victim]);
+    assert_int_equal(until_exited(pids[victim], NULL), pids[victim]);
     for (int32_t r = 0; r < WORLD; r++) {
         if (r == victim) continue;
         assert_int_equal(out[r].failure.rank, victim);

@@ -70,7 +70,7 @@ static void body(member *m)
     }
     if (m->rank == 0) {
         atomic_store(&b->over, true);
-        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(until_joined(thread), 0);
         take(m, b, true);
     }
     (void)atomic_fetch_add(&b->here, 1);

@@ -671,7 +671,7 @@ static void test_rendezvous_in_a_flood(void **state)
     for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
     for (int k = 0; k < 2; k++) {
         atomic_store(&f[k].stop, true);
-        assert_int_equal(pthread_join(f[k].thread, NULL), 0);
+        assert_int_equal(until_joined(f[k].thread), 0);
     }
     for (int32_t r = 0; r < 3; r++) {
         assert_int_equal(m[r].status, DDP_OK);

@@ -376,7 +376,7 @@ static void test_live_run_elsewhere(void **state)
     assert_contains(err.msg, "is in use by another run (host node7, pid 4194309, since 2001-09-09 01:46:40 UTC)");
     assert_contains(err.msg, "this one (host ");
     atomic_store(&b.stop, true);
-    assert_int_equal(pthread_join(b.thread, NULL), 0);
+    assert_int_equal(until_joined(b.thread), 0);
     assert_no_wrongs();
     load()->close(i);
     load()->close(second);
@@ -442,7 +442,7 @@ static void race(const char *machine)
         r[i].init = opened();
         assert_int_equal(pthread_create(&r[i].thread, NULL, race_main, &r[i]), 0);
     }
-    for (size_t i = 0; i < DDP_COUNT(r); i++) assert_int_equal(pthread_join(r[i].thread, NULL), 0);
+    for (size_t i = 0; i < DDP_COUNT(r); i++) assert_int_equal(until_joined(r[i].thread), 0);
     for (size_t i = 0; i < DDP_COUNT(r); i++) {
         won += r[i].status == DDP_OK;
         if (r[i].status != DDP_OK) assert_contains(r[i].err.msg, "is in use by another run (host ");
@@ -647,7 +647,7 @@ static void test_secret_of_another_user(void **state)
                   ? 0
                   : 2);
     }
-    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(until_exited(child, &how), child);
     assert_int_equal(how, 0);
 }
 

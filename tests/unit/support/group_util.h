@@ -155,7 +155,7 @@ static inline void *member_main(void *arg)
 }
 
 static inline void member_start(member *m) { assert_int_equal(pthread_create(&m->thread, NULL, member_main, m), 0); }
-static inline void member_join(member *m) { assert_int_equal(pthread_join(m->thread, NULL), 0); }
+static inline void member_join(member *m) { assert_int_equal(until_joined(m->thread), 0); }
 
 /* What it has logged; free() it. */
 static inline char *member_log(const member *m)

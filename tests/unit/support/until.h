@@ -1,12 +1,17 @@
 /* tests/unit/support/until.h -- waiting for what another thread or process does. */
 #pragma once
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/types.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_S 60 /* which no good run comes near: it only ends a hang, and measures nothing */
+#define HANG_S 60  /* which no good run comes near: it only ends a hang, and measures nothing */
+#define END_S  600 /* the same for the end of a thread or a process, which may have a whole test to do */
 
 static inline void until_later(time_t end, const char *condition, const char *file, int line)
 {
@@ -14,7 +19,7 @@ static inline void until_later(time_t end, const char *condition, const char *fi
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     if (now.tv_sec > end) {
-        (void)fprintf(stderr, "%s:%d: not so within %d s: %s\n", file, line, HANG_S, condition);
+        (void)fprintf(stderr, "%s:%d: not so within its limit: %s\n", file, line, condition);
         abort();
     }
     (void)usleep(1000);
@@ -31,3 +36,28 @@ static inline time_t until_end(void)
 /* Polls; returns once `condition` is so. */
 #define UNTIL(condition)                                                                                               \
     for (time_t until_ = until_end(); !(condition);) until_later(until_, #condition, __FILE__, __LINE__)
+
+/* pthread_join and waitpid with a limit; they return what those do. */
+static inline int until_joined(pthread_t thread)
+{
+    struct timespec end;
+    int rc;
+
+    (void)clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += END_S;
+    rc = pthread_timedjoin_np(thread, NULL, &end);
+    if (rc == ETIMEDOUT) {
+        (void)fprintf(stderr, "a thread of the test has not ended within %d s\n", END_S);
+        abort();
+    }
+    return rc;
+}
+
+static inline pid_t until_exited(pid_t child, int *status)
+{
+    time_t end = until_end() + END_S - HANG_S;
+    pid_t pid;
+
+    while ((pid = waitpid(child, status, WNOHANG)) == 0) until_later(end, "the process has ended", __FILE__, __LINE__);
+    return pid;
+}
