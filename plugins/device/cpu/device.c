@@ -24,11 +24,10 @@ static const ddp_option options[] = {
      DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
 };
 
-static const char *why_no_bf16(void)
+/* Where there is no bf16. */
+static const char *who_lacks_bf16(void)
 {
-    if (DDP_ISA_ARM64) return "device \"cpu\" has instructions for bf16 on x86-64 alone (AVX512_BF16)";
-    return ddp_isa_limit() >= 0 ? "the environment variable DDPENGINE_CPU allows no instructions for bf16 (AVX512_BF16)"
-                                : "this CPU has no instructions for bf16 (AVX512_BF16)";
+    return DDP_ISA_ARM64 ? "device \"cpu\" on ARM64" : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU" : "this CPU";
 }
 
 static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
@@ -44,9 +43,9 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     if (p->precision == DDP_PRECISION_BF16 && cpu_half_available() == NULL && given->without_bf16 == REFUSE)
         return ddp_fail(
             err, DDP_ERR_UNSUPPORTED,
-            "[train] precision = bf16: %s; "
+            "[train] precision = bf16: %s has no instructions for bf16 (AVX512_BF16); "
             "set precision = f32, or [device.cpu] without_bf16 = f32 to compute in f32 where they are missing",
-            why_no_bf16());
+            who_lacks_bf16());
     if (p->threads == 0 || p->threads > 4096)
         return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
                         p->threads);
@@ -146,8 +145,10 @@ static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err
 static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
 {
     if (d->wants_half && d->half == NULL)
-        p->report(p->ctx, DDP_FINDING_WARNING, "CPU",
-                  "%s: products are in f32, which is no faster than precision = f32", why_no_bf16());
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "CPU",
+            "%s has no instructions for bf16 (AVX512_BF16): products are in f32, which is no faster than precision = f32",
+            who_lacks_bf16());
 #if defined(__x86_64__)
     else if (ddp_isa_of_cpu() > DDP_ISA_AVX2)
         p->report(
