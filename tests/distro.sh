@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 release=${1:?a release of Debian} who=${2:-root} command=${3:-./quickstart check}
-[ "$(id -u)" = 0 ] || { echo "distro.sh: not root"; exit 1; }
+[ "$(id -u)" = 0 ] || { printf 'skipped: a Debian of its own takes root\n0 passed, 0 failed, 1 skipped\n'; exit 77; }
 command -v mmdebstrap >/dev/null || { echo "distro.sh: no mmdebstrap; apt-get install mmdebstrap"; exit 1; }
 started=$(date +%s)
 say() { echo "-- $release as $who, $(($(date +%s) - started)) s: $*"; }
