@@ -19,12 +19,12 @@ typedef struct rule {
 static const rule rules[DDP_ARGS_END_] = {
     [DDP_ARGS_ALL_REDUCE] = {"all_reduce", ONE, ONE, SAME, .reduces = true},
     [DDP_ARGS_BROADCAST] = {"broadcast", NONE, ONE, NEVER, .rooted = true},
-    [DDP_ARGS_ALL_GATHER] = {"all_gather", ONE, ALL, BLOCK},
+    [DDP_ARGS_ALL_GATHER] = {"all_gather", ONE, ALL, BLOCK, .reduces = false},
     [DDP_ARGS_REDUCE_SCATTER] = {"reduce_scatter", ALL, ONE, BLOCK, .reduces = true},
     [DDP_ARGS_REDUCE] = {"reduce", ONE, ROOT_ONE, SAME, .reduces = true, .rooted = true},
     [DDP_ARGS_GATHER] = {"gather", ONE, ROOT_ALL, BLOCK, .rooted = true},
     [DDP_ARGS_SCATTER] = {"scatter", ROOT_ALL, ONE, BLOCK, .rooted = true},
-    [DDP_ARGS_ALL_TO_ALL] = {"all_to_all", ALL, ALL, NEVER},
+    [DDP_ARGS_ALL_TO_ALL] = {"all_to_all", ALL, ALL, NEVER, .reduces = false},
     [DDP_ARGS_SEND] = {"send", ONE, NONE, NEVER, .rooted = true, .peer = true},
     [DDP_ARGS_RECV] = {"recv", NONE, ONE, NEVER, .rooted = true, .peer = true},
 };

@@ -5,6 +5,7 @@
  * written there. */
 #include "base/sys.h"
 #include "collective_util.h"
+#include "support/until.h"
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
