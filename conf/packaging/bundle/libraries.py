@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Collection
 
 from elf import Failed, Path, fail, is_elf, output
 
@@ -94,10 +95,13 @@ def onednn(tree: Path, work: Path) -> None:
 SOURCES = {"libgloo": ("gloo", "libgloo-dev", gloo), "libdnnl": ("onednn", "libdnnl-dev", onednn)}
 
 
-def build(names: set[str], sources: Path | None, work: Path) -> dict[str, Path]:
-    """By soname: those of the `names` of libraries that are built here. What was built before, of the same version, is kept."""
+def build(names: set[str], installed: Collection[str], sources: Path | None, work: Path) -> dict[str, Path]:
+    """By soname: those of the `names` of libraries that are built here, but for the `installed`, as "libdnnl", which are taken as they are.
+    What was built before, of the same version, is kept."""
     made: dict[str, Path] = {}
     for stem, (package, dev_package, build_one) in SOURCES.items():
+        if stem in installed:
+            continue
         for name in sorted(n for n in names if n.startswith(f"{stem}.so")):
             folder = work / f"{package}_{version_of(dev_package).replace(':', '_')}"
             kept = folder / name

@@ -2,7 +2,7 @@
 """make bundle: a finished build as one .tar.xz that runs from wherever it is unpacked, on any Linux of the same processor with
 glibc 2.34 or newer:
 
-    conf/packaging/bundle/make_bundle.py BUILD VERSION [--sources FOLDER] [--glibc 2.34] [--glibcxx 3.4.29] [--limit MIB]
+    conf/packaging/bundle/make_bundle.py BUILD VERSION [--sources FOLDER] [--installed LIBRARY] [--glibc 2.34] [--glibcxx 3.4.29] [--limit MIB]
 
 writes BUILD/bundle/ddpengine-VERSION-MACHINE.tar.xz, in it one folder:
 
@@ -41,6 +41,8 @@ def arguments() -> argparse.Namespace:
     p.add_argument("build", type=Path)
     p.add_argument("version")
     p.add_argument("--sources", type=Path, help="a folder with the unpacked source packages gloo and onednn, where apt-get source has none")
+    p.add_argument("--installed", action="append", default=[], choices=sorted(libraries.SOURCES),
+                   help="a library that is not built, but taken from its Debian package; with libgloo, --glibcxx 3.4.30 on Debian 12")
     p.add_argument("--glibc", default="2.34")
     p.add_argument("--glibcxx", default="3.4.29")
     p.add_argument("--limit", type=float, default=20.0, help="MiB of the packed bundle at most (20); CUDA's plugins may take 8 more")
@@ -84,9 +86,9 @@ def for_the_library(files: list[Path], to: Path) -> set[str]:
     return of("device_cpu", "model_") | {n for n in of("dataset_") if own_name(n) not in with_cpp}
 
 
-def bundled_libraries(files: list[Path], sources: Path | None, build: Path, to: Path) -> dict[str, Path]:
+def bundled_libraries(files: list[Path], args: argparse.Namespace, build: Path, to: Path) -> dict[str, Path]:
     names = set().union(*(needed(f) for f in files))
-    instead = libraries.build(names, sources, build / "bundle/work")
+    instead = libraries.build(names, args.installed, args.sources and args.sources.resolve(), build / "bundle/work")
     found = closure(files, LEFT, instead)
     for name, path in found.items():
         files.append(copy_stripped(path, to / "lib" / own_name(name), "--strip-unneeded"))
@@ -143,7 +145,7 @@ def examples(to: Path) -> None:
 
 def fill(folder: Path, build: Path, args: argparse.Namespace) -> None:
     files = binaries(build, folder)
-    found = bundled_libraries(files, args.sources and args.sources.resolve(), build, folder)
+    found = bundled_libraries(files, args, build, folder)
     check_versions(files, {"GLIBC": args.glibc, "GLIBCXX": args.glibcxx, "CXXABI": "1.3.13", "GCC": "4.8.0"})
     licences(found, build, folder)
     examples(folder)
