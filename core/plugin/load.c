@@ -18,8 +18,8 @@
 #define MAX_OPTIONS 1024
 
 /* ---- dlopen ------------------------------------------------------------------------------------------------------ */
-/* Libraries of the compiler, which the libraries of a plugin may need too: the package that the plugin names would bring
- * them, but what lies in a bundle has no use for that one. */
+/* Libraries of the compiler, which the libraries of a plugin may need too: the package that the plugin names would
+ * bring them, but what lies in a bundle has no use for that one. */
 static const char *what_to_install(const char *library, const char *install)
 {
     static const char *const compilers[][2] = {{"libstdc++.so.", "Debian package libstdc++6"},

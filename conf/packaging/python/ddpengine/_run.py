@@ -108,11 +108,13 @@ class Run(Iterator[dict[str, Any]]):
         returns when they have. A Ctrl-C meanwhile ends the run without saving. Metrics that were not yet taken can still be."""
         if self._process.poll() is None:
             self._stopped = True
-            self._process.send_signal(signal.SIGINT)
+            # A command that a script starts with & ignores SIGINT, and so does what it starts.
+            ask = signal.SIGTERM if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else signal.SIGINT
+            self._process.send_signal(ask)
             try:
                 self._process.wait()
             except KeyboardInterrupt:
-                self._process.send_signal(signal.SIGINT)
+                self._process.send_signal(ask)
                 self._process.wait()
                 raise
             finally:
