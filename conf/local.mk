@@ -31,7 +31,18 @@ EXTRA_DIST += conf/packaging/Containerfile \
 	conf/packaging/debian/not-installed \
 	conf/packaging/debian/plugin-packages \
 	conf/packaging/debian/rules \
-	conf/packaging/debian/source/format
+	conf/packaging/debian/source/format \
+	conf/packaging/bundle/elf.py \
+	conf/packaging/bundle/libraries.py \
+	conf/packaging/bundle/make_bundle.py \
+	conf/packaging/bundle/make_wheel.py \
+	conf/packaging/python/ddpengine/__init__.py \
+	conf/packaging/python/ddpengine/_infer.py \
+	conf/packaging/python/ddpengine/_program.py \
+	conf/packaging/python/ddpengine/_run.py \
+	conf/packaging/python/ddpengine/py.typed \
+	conf/packaging/python/tests/test_module.py \
+	tests/bundle.sh
 .PHONY: deb check-deb
 deb: dist
 	$(AM_V_at)sh $(srcdir)/conf/packaging/deb.sh $(distdir).tar.gz
@@ -39,7 +50,19 @@ deb: dist
 check-deb:
 	@test -f deb/ddpengine_$(PACKAGE_VERSION)-*.changes || $(MAKE) deb
 	sh $(srcdir)/tests/packages.sh deb $(DEB_ROOT)
-clean-local: clean-deb
-.PHONY: clean-deb
-clean-deb:
-	rm -rf deb
+# One .tar.xz that runs from wherever it lies, and a Python wheel of it, in the folder bundle/. BUNDLE_SOURCES=FOLDER has Debian's unpacked
+# source packages where apt-get source has none; BUNDLE_FLAGS: make_bundle.py --help
+PACKAGING = PYTHONDONTWRITEBYTECODE=1 $(PYTHON) $(srcdir)/conf/packaging/bundle
+.PHONY: bundle wheel check-bundle
+bundle: all
+	$(AM_V_at)$(PACKAGING)/make_bundle.py . $(PACKAGE_VERSION) $(if $(BUNDLE_SOURCES),--sources '$(BUNDLE_SOURCES)') $(BUNDLE_FLAGS)
+wheel: bundle
+	$(AM_V_at)$(PACKAGING)/make_wheel.py . $(PACKAGE_VERSION)
+# as root, in bare Debians; BUNDLE_ROOTS=FOLDER keeps those
+check-bundle: wheel
+	sh $(srcdir)/tests/bundle.sh . $(BUNDLE_ROOTS)
+
+clean-local: clean-packages
+.PHONY: clean-packages
+clean-packages:
+	rm -rf deb bundle

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a packager does: make dist; the tarball alone has every file, builds without a warning, passes the tests that train and use
+# What a packager does: make dist; the tarball alone has every file, builds without a warning and without autoconf, passes the tests that train and use
 # what was trained (all have been built and have run elsewhere, from the same files), and installs. What was installed is then
 # used from elsewhere without the build tree: the examples build against its headers, train and keep their contracts.
 set -eu
@@ -22,7 +22,16 @@ cd "$work"
 tar xzf ddpengine-*.tar.gz
 rm -rf build source ddpengine-*.tar.gz
 
-echo "-- build and check"
+echo "-- build and check, without autoconf, automake and libtool: whoever calls one of them finds a program that fails"
+mkdir no-autotools
+for tool in autoconf autoheader autom4te autoreconf automake aclocal libtool libtoolize m4; do
+    for name in $tool $tool-1.16 $tool-1.17; do
+        printf '#!/bin/sh\necho "%s was called: $*" | tee -a "%s" >&2\nexit 1\n' "$name" "$work/called" >"no-autotools/$name"
+    done
+done
+chmod 755 no-autotools/*
+everything=$PATH
+PATH=$work/no-autotools:$PATH
 cd ddpengine-*
 CONFIG_SHELL=/bin/sh /bin/sh ./configure -q --disable-dependency-tracking --enable-werror --without-cuda --prefix="$work/prefix" >/dev/null
 make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
@@ -34,8 +43,10 @@ make -j "$(nproc)" check check_PROGRAMS= check_LTLIBRARIES= TESTS="tests/integra
 }
 grep -E '^# (TOTAL|PASS|SKIP|FAIL|ERROR)' check.log
 make -s install >/dev/null
+[ ! -e "$work/called" ] || { echo "the tarball needs what it should bring:"; cat "$work/called"; exit 1; }
 
-echo "-- one file more is a plugin more, by a plain make"
+echo "-- one file more is a plugin more, by a plain make, which has them again"
+PATH=$everything
 sed 's/"toy"/"added"/' models/toy.c >models/added.c
 make -s model_added.la >/dev/null
 [ -f .libs/model_added.so ] || { echo "models/added.c was not noticed"; exit 1; }

@@ -18,6 +18,19 @@
 #define MAX_OPTIONS 1024
 
 /* ---- dlopen ------------------------------------------------------------------------------------------------------ */
+/* Libraries of the compiler, which the libraries of a plugin may need too: the package that the plugin names would
+ * bring them, but what lies in a bundle has no use for that one. */
+static const char *what_to_install(const char *library, const char *install)
+{
+    static const char *const compilers[][2] = {{"libstdc++.so.", "Debian package libstdc++6"},
+                                               {"libgcc_s.so.", "Debian package libgcc-s1"},
+                                               {"libgomp.so.", "Debian package libgomp1"}};
+
+    for (size_t i = 0; i < DDP_COUNT(compilers); i++)
+        if (strncmp(library, compilers[i][0], strlen(compilers[i][0])) == 0) return compilers[i][1];
+    return install;
+}
+
 /* Turns dlerror's text, in which the plugin is /proc/self/fd/N, into a message about `path`. */
 static ddp_status explain(const char *text, const char *proc_path, const char *path, const char *install, ddp_err *err)
 {
@@ -29,10 +42,12 @@ static ddp_status explain(const char *text, const char *proc_path, const char *p
     if (strstr(text, strerror(EMFILE)) != NULL)
         return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s; raise the limit that ulimit -n shows", path,
                         text);
-    if (colon != NULL && colon > text)
+    if (colon != NULL && colon > text) {
+        install = what_to_install(text, install);
         return ddp_fail(err, DDP_ERR_LIBRARY, "%s needs the library %.*s, which is not found. Install %s%s. (%s)", path,
                         (int)(colon - text), text, install[0] != '\0' ? "the " : "it, or rebuild the plugin without it",
                         install, text);
+    }
     if (strstr(text, "undefined symbol") != NULL)
         return ddp_fail(
             err, DDP_ERR_LIBRARY,

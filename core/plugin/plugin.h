@@ -34,7 +34,7 @@ typedef struct ddp_loaded {
 typedef struct ddp_registry ddp_registry;
 
 /* `paths`: [plugins] path. Search order: an explicit path (a name with '/'), `paths`, DDPENGINE_PLUGIN_PATH (colons),
- * the build tree when the program runs from it, the install's plugin folder. */
+ * the build tree or the bundle when the program runs from one, else the install's plugin folder. */
 ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry **out, ddp_err *err);
 /* Loads "KIND_NAME.so" ('-' in the name becomes '_'), or finds it loaded. Every failure is one message: what, where,
  * why, what to do next; not found lists the places tried and the nearest name there. The pointer lives until close. */

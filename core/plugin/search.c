@@ -1,8 +1,8 @@
 /* plugin/search.c -- where plugins are looked for, and what to say when a name is nowhere.
  *
  * Order: [plugins] path, DDPENGINE_PLUGIN_PATH, then the build tree's .libs when the program lies beside a
- * config.status, else the install's folder: a fresh build never runs last month's plugins. An explicit path is
- * registry.c's affair. */
+ * config.status, or lib/ddpengine when the program lies beside that, as in a bundle (conf/packaging/bundle), else the
+ * install's folder: a fresh build never runs last month's plugins. An explicit path is registry.c's affair. */
 #include "plugin/internal.h"
 
 #include <dirent.h>
@@ -23,8 +23,8 @@ static ddp_status add_folder(ddp_search *s, ddp_pool *pool, const char *path, co
     return DDP_OK;
 }
 
-/* "BUILD/.libs" when this program runs from a build tree; false when it does not. */
-static bool build_tree(char *out, size_t capacity)
+/* Writes "FOLDER/plugins", where FOLDER is that of this program; false when FOLDER has no `mark`. */
+static bool beside_program(const char *mark, const char *plugins, char *out, size_t capacity)
 {
     char exe[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -35,9 +35,8 @@ static bool build_tree(char *out, size_t capacity)
     slash = strrchr(exe, '/');
     if (slash == NULL) return false;
     *slash = '\0';
-    if ((size_t)snprintf(out, capacity, "%s/config.status", exe) >= capacity || access(out, F_OK) != 0) return false;
-    (void)snprintf(out, capacity, "%s/.libs", exe);
-    return true;
+    if ((size_t)snprintf(out, capacity, "%s/%s", exe, mark) >= capacity || access(out, F_OK) != 0) return false;
+    return (size_t)snprintf(out, capacity, "%s/%s", exe, plugins) < capacity;
 }
 
 static ddp_status add_environment(ddp_search *s, ddp_pool *pool, char *list, ddp_err *err)
@@ -54,7 +53,7 @@ ddp_status plugin_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search 
     const char *environment = secure_getenv("DDPENGINE_PLUGIN_PATH");
     size_t capacity = 1 + (paths != NULL ? paths->count : 0);
     ddp_search s = {0};
-    char build[PATH_MAX + 16];
+    char beside[PATH_MAX + 16];
     char *list = NULL;
 
     if (environment != NULL) {
@@ -68,8 +67,10 @@ ddp_status plugin_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search 
     for (size_t i = 0; paths != NULL && i < paths->count; i++)
         DDP_TRY(add_folder(&s, pool, ((const char *const *)paths->items)[i], "[plugins] path", err));
     if (list != NULL) DDP_TRY(add_environment(&s, pool, list, err));
-    if (build_tree(build, sizeof(build)))
-        DDP_TRY(add_folder(&s, pool, build, "the build tree", err));
+    if (beside_program("config.status", ".libs", beside, sizeof(beside)))
+        DDP_TRY(add_folder(&s, pool, beside, "the build tree", err));
+    else if (beside_program("lib/ddpengine", "lib/ddpengine", beside, sizeof(beside)))
+        DDP_TRY(add_folder(&s, pool, beside, "the bundle", err));
     else
         DDP_TRY(add_folder(&s, pool, DDP_PLUGIN_DIR, "the installation", err));
     *out = s;

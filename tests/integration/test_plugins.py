@@ -201,6 +201,28 @@ class Plugins(Case):
         finally:
             shutil.rmtree(clone)
 
+    def test_bundle_has_its_plugins_beside_the_program(self):
+        """lib/ddpengine beside the program, as conf/packaging/bundle makes it; it comes before the installation's folder."""
+        bundle = self.dir / "a bundle"
+        (bundle / "lib/ddpengine").mkdir(parents=True)
+        shutil.copy(BUILD / "ddpengine", bundle)
+        for so in (BUILD / ".libs").glob("*.so"):
+            shutil.copy(so, bundle / "lib/ddpengine")
+        self.clone_trains(bundle)
+        (bundle / "lib/ddpengine/device_cpu.so").unlink()
+        r = subprocess.run([str(bundle / "ddpengine"), "-c", str(self.ini("x.ini"))], capture_output=True, text=True, timeout=harness.PATIENCE)
+        self.equal(r.returncode, 3, r.stderr)
+        self.check(f"{bundle}/lib/ddpengine (the bundle)" in r.stderr, r.stderr)
+
+    def test_a_library_of_the_compiler_is_named_by_its_package(self):
+        """Whichever package the plugin names: its own may not be there at all, as in a bundle."""
+        lib = self.dir / "libgomp.so.99"
+        (self.dir / "lib.c").write_text("int from_the_missing_library(void) { return 1; }")
+        subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{lib.name}", str(self.dir / "lib.c"), "-o", str(lib)], check=True)
+        self.build("-DNEEDED", after=(str(lib),))
+        lib.unlink()
+        self.refused("backend_mine.so needs the library libgomp.so.99", "Install the Debian package libgomp1")
+
     def clone_trains(self, clone):
         r = subprocess.run([str(clone / "ddpengine"), "-c", str(self.ini("x.ini")), "--nproc", "2"], capture_output=True,
                            text=True, timeout=harness.PATIENCE)
