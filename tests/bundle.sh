@@ -103,6 +103,8 @@ for release in bookworm trixie; do
     for licence in ddpengine libgloo-dev libstdc++6 libssl3; do
         [ -s "$root/srv/another place/engine/licences/$licence" ] || die "no licence $licence"
     done
+    rm "$root/srv/another place/engine/lib"/libgloo-*
+    says 3 "backend_gloo_tcp.so needs the library libgloo.*Install the whole bundle again" "$engine -c run.ini --nproc 2 --set group.backend=gloo-tcp"
 
     echo "-- $release: the wheel"
     net=""

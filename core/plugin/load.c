@@ -18,9 +18,9 @@
 #define MAX_OPTIONS 1024
 
 /* ---- dlopen ------------------------------------------------------------------------------------------------------ */
-/* Libraries of the compiler, which the libraries of a plugin may need too: the package that the plugin names would
- * bring them, but what lies in a bundle has no use for that one. */
-static const char *what_to_install(const char *library, const char *install)
+/* In a bundle the package that the plugin names is of no use: the libraries there have names of their own
+ * (make_bundle.py, own_name), and those of the compiler, which any library may need, are the system's. */
+static const char *what_to_install(const char *library, size_t length, const char *install)
 {
     static const char *const compilers[][2] = {{"libstdc++.so.", "Debian package libstdc++6"},
                                                {"libgcc_s.so.", "Debian package libgcc-s1"},
@@ -28,7 +28,7 @@ static const char *what_to_install(const char *library, const char *install)
 
     for (size_t i = 0; i < DDP_COUNT(compilers); i++)
         if (strncmp(library, compilers[i][0], strlen(compilers[i][0])) == 0) return compilers[i][1];
-    return install;
+    return memmem(library, length, "-ddpengine.so.", 14) != NULL ? "whole bundle again" : install;
 }
 
 /* Turns dlerror's text, in which the plugin is /proc/self/fd/N, into a message about `path`. */
@@ -43,7 +43,7 @@ static ddp_status explain(const char *text, const char *proc_path, const char *p
         return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s; raise the limit that ulimit -n shows", path,
                         text);
     if (colon != NULL && colon > text) {
-        install = what_to_install(text, install);
+        install = what_to_install(text, (size_t)(colon - text), install);
         return ddp_fail(err, DDP_ERR_LIBRARY, "%s needs the library %.*s, which is not found. Install %s%s. (%s)", path,
                         (int)(colon - text), text, install[0] != '\0' ? "the " : "it, or rebuild the plugin without it",
                         install, text);
