@@ -1,5 +1,7 @@
 """Training with the real program: two to four ranks, one INI or one for each node, every model, the files that a run leaves."""
 import json
+import pathlib
+import re
 import sys
 
 import harness
@@ -94,6 +96,18 @@ class Train(Case):
                         "model.mlp": {"activation": "gelu"}, "train": {"epochs": 4}})
         steps = self.metrics(r.dir, "step")
         self.check(steps[-1]["loss"] < 0.9 * steps[0]["loss"], (steps[0], steps[-1]))
+
+    def test_cpu_class(self):
+        """DDPENGINE_CPU limits our kernels, and oneDNN whatever its own variable says; a word that it does not know is refused."""
+        for word, ours, library in (("portable", "portable (DDPENGINE_CPU)", "SSE4.1"), ("avx2", "AVX2 (DDPENGINE_CPU)", "AVX2")):
+            if word == "avx2" and " avx2 " not in pathlib.Path("/proc/cpuinfo").read_text():
+                raise Skip("this CPU has no AVX2")
+            r = self.run("-c", self.ini("x.ini"), env={"DDPENGINE_CPU": word, "DNNL_VERBOSE": "1", "ONEDNN_MAX_CPU_ISA": "ALL"})
+            self.equal(r.code, 0, r)
+            self.check(ours in r.out + r.err, r)
+            self.check(re.search(rf"cpu,isa:Intel {library}$", r.out, re.M), r)
+        r = self.run("-c", self.ini("x.ini"), env={"DDPENGINE_CPU": "avx3"})
+        self.fails(r, 2, "DDPENGINE_CPU", '"avx3"', "portable, avx2, avx512 and native", "unset it")
 
     def test_precision_bf16(self):
         self.environ = {}
