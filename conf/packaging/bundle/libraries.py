@@ -1,5 +1,4 @@
-"""Builds the libraries of a bundle that Debian links with a C++ library which is too new for other systems: libgloo, and libdnnl
-where a plugin needs it. The sources are Debian's, of the version whose -dev package is installed, unchanged; the C++ library
+"""Builds the libraries of a bundle that Debian links with a C++ library which is too new for other systems: libgloo. The sources are Debian's, of the version whose -dev package is installed, unchanged; the C++ library
 is linked into them. Needs cmake, dpkg-dev and a network, or the unpacked sources in a folder."""
 import os
 import pathlib
@@ -85,18 +84,11 @@ def gloo(tree: Path, work: Path) -> None:
           "-DBUILD_TEST=OFF", "-DBUILD_BENCHMARK=OFF", f"-DCMAKE_CXX_FLAGS=-isystem {work}/include")
 
 
-def onednn(tree: Path, work: Path) -> None:
-    """Without the primitives that device cpu has of its own; those that are there are Debian's, code for code."""
-    cmake(tree, work, "dnnl", "-DDNNL_BUILD_EXAMPLES=OFF", "-DDNNL_BUILD_TESTS=OFF", "-DDNNL_CPU_RUNTIME=OMP", "-DDNNL_ARCH_OPT_FLAGS=",
-          "-DDNNL_ENABLE_WORKLOAD=TRAINING", "-DDNNL_ENABLE_PRIMITIVE=CONVOLUTION;MATMUL;REORDER;INNER_PRODUCT",
-          "-DONEDNN_BUILD_GRAPH=OFF", "-DDNNL_ENABLE_JIT_PROFILING=OFF", "-DDNNL_ENABLE_ITT_TASKS=OFF")
-
-
-SOURCES = {"libgloo": ("gloo", "libgloo-dev", gloo), "libdnnl": ("onednn", "libdnnl-dev", onednn)}
+SOURCES = {"libgloo": ("gloo", "libgloo-dev", gloo)}
 
 
 def build(names: set[str], installed: Collection[str], sources: Path | None, work: Path) -> dict[str, Path]:
-    """By soname: those of the `names` of libraries that are built here, but for the `installed`, as "libdnnl", which are taken as they are.
+    """By soname: those of the `names` of libraries that are built here, but for the `installed`, as "libgloo", which are taken as they are.
     What was built before, of the same version, is kept."""
     made: dict[str, Path] = {}
     for stem, (package, dev_package, build_one) in SOURCES.items():

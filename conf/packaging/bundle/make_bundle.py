@@ -33,16 +33,16 @@ from elf import (COMPILERS, Failed, Path, closure, compress, copy_stripped, fail
 ROOT = Path(__file__).resolve().parents[3]
 # taken from the system: libraries of a cluster, and those that are larger than all the rest
 LEFT = re.compile(rf"{COMPILERS.pattern}|^lib(mpi|mpich|open-rte|open-pal|archive)\.so")
-LINKED_IN = "libstdc++6"  # the C++ library in libgloo and libdnnl has the licence of this package
+LINKED_IN = "libstdc++6"  # the C++ library in libgloo has the licence of this package
 
 
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("build", type=Path)
     p.add_argument("version")
-    p.add_argument("--sources", type=Path, help="a folder with the unpacked source packages gloo and onednn, where apt-get source has none")
+    p.add_argument("--sources", type=Path, help="a folder with the unpacked source package gloo, where apt-get source has none")
     p.add_argument("--installed", action="append", default=[], choices=sorted(libraries.SOURCES),
-                   help="a library that is not built, but taken from its Debian package; with libgloo, --glibcxx 3.4.30 on Debian 12")
+                   help="a library that is not built, but taken from its Debian package, with --glibcxx 3.4.30 on Debian 12")
     p.add_argument("--glibc", default="2.34")
     p.add_argument("--glibcxx", default="3.4.29")
     p.add_argument("--limit", type=float, default=20.0, help="MiB of the packed bundle at most (20); CUDA's plugins may take 8 more")
