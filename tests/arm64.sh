@@ -21,7 +21,6 @@ tests/unit/backend/test_nccl            needs NVIDIA's headers
 tests/unit/backend/test_nccl_failure    needs NVIDIA's headers
 tests/unit/device/test_device           takes minutes; tests/parity/test_ops has the same ops
 tests/unit/device/test_device_sequence  takes minutes; tests/parity/test_ops has the same ops, test_models the models
-test_opening_and_closing_leaks_nothing  a thread that has ended is one of the emulator's for a moment more
 thread_that_cannot_start                limits of memory and of processes are the emulator's own
 checks_owners                           starts itself once more, which takes binfmt_misc
 runs_from_the_build_tree                starts a copy of itself, which takes binfmt_misc

@@ -158,7 +158,7 @@ static void test_abort_leaves_nothing_of_a_connection_that_is_under_way(void **s
     assert_int_equal(getsockname(listener, (struct sockaddr *)&full, &size), 0);
     waiting = connect_to(&full);
     fds = entries("/proc/self/fd");
-    threads = entries("/proc/self/task");
+    threads = settled_threads();
     start_rank_0(&a, (rank_run){.timeout_ms = LONG_MS * 10, .body = body_nothing, .address = "127.0.0.2"});
     publish_address(&a, *(struct sockaddr_in *)(void *)&full);
     UNTIL(sockets_in(TCP_SYN_SENT) > 0);
@@ -167,7 +167,7 @@ static void test_abort_leaves_nothing_of_a_connection_that_is_under_way(void **s
     assert_int_equal(a.rank.status, DDP_ERR_ABORTED);
     assert_int_equal(sockets_in(TCP_SYN_SENT), 0);
     assert_int_equal(entries("/proc/self/fd"), fds);
-    assert_int_equal(entries("/proc/self/task"), threads);
+    THREADS_BECOME(threads);
     (void)close(waiting);
     (void)close(listener);
 }
@@ -363,7 +363,7 @@ static void test_a_silent_stranger_changes_nothing(void **state)
     (void)state;
     NEED_PLUGIN();
     fds = entries("/proc/self/fd");
-    threads = entries("/proc/self/task");
+    threads = settled_threads();
     start_both(&a, &second, &early);
     if (early >= 0) {
         assert_int_equal(recv(early, &byte, 1, 0), 0);
@@ -371,7 +371,7 @@ static void test_a_silent_stranger_changes_nothing(void **state)
     }
     end_both(&a, &second);
     assert_int_equal(entries("/proc/self/fd"), fds);
-    assert_int_equal(entries("/proc/self/task"), threads);
+    THREADS_BECOME(threads);
 }
 
 /* ---- the store --------------------------------------------------------------------------------------------------- */

@@ -424,7 +424,7 @@ static store_double *stores[OPENS];
 
 static void body_reopen(rank_run *r) /* beside its first communicator it opens and closes many */
 {
-    size_t fds = entries("/proc/self/fd"), threads = entries("/proc/self/task"), maps = mappings();
+    size_t fds = entries("/proc/self/fd"), threads = settled_threads(), maps = mappings();
 
     CHECK(maps == 1);
     for (int i = 0; i < OPENS; i++) {
@@ -439,7 +439,7 @@ static void body_reopen(rank_run *r) /* beside its first communicator it opens a
         close_rank(&again);
     }
     CHECK(entries("/proc/self/fd") == fds);
-    CHECK(entries("/proc/self/task") == threads);
+    THREADS_BECOME(threads);
     CHECK(mappings() == maps);
 }
 

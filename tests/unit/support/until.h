@@ -1,6 +1,7 @@
 /* tests/unit/support/until.h -- waiting for what another thread or process does. */
 #pragma once
 
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,6 +37,34 @@ static inline time_t until_end(void)
 /* Polls; returns once `condition` is so. */
 #define UNTIL(condition)                                                                                               \
     for (time_t until_ = until_end(); !(condition);) until_later(until_, #condition, __FILE__, __LINE__)
+
+/* The kernel lists a thread for a moment more after it has been joined. Once the count has stood for 40 ms it is what is
+ * there; compare it later by THREADS_BECOME. */
+static inline size_t listed_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    size_t count = 0;
+
+    while (tasks != NULL && readdir(tasks) != NULL) count++;
+    if (tasks != NULL) (void)closedir(tasks);
+    return count;
+}
+
+static inline size_t settled_threads(void)
+{
+    size_t count = listed_threads();
+
+    for (int same = 0; same < 20; same++) {
+        size_t now;
+        (void)usleep(2000);
+        now = listed_threads();
+        if (now != count) same = 0;
+        count = now;
+    }
+    return count;
+}
+
+#define THREADS_BECOME(count) UNTIL(listed_threads() == (size_t)(count))
 
 /* pthread_join and waitpid with a limit; they return what those do. */
 static inline int until_joined(pthread_t thread)
