@@ -219,7 +219,7 @@ class Predict(Case):
             (f,) = self.objects("new.txt")
             self.equal((f["predictions"][0]["class"], f["row"]), (following, 1), text)
             self.check(f["predictions"][0]["probability"] > 0.5, f)
-        self.check(re.fullmatch(r"new.txt: b 0.\d{4}\n", self.predict("new.txt", "--top", 1).out))
+        self.check(re.fullmatch(r"new.txt: b [01]\.\d{4}\n", self.predict("new.txt", "--top", 1).out))
 
     def test_json_lines(self):
         """An answer for each text, as for a file of it alone: an empty one too, and those longer than the context."""
