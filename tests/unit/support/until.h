@@ -38,8 +38,8 @@ static inline time_t until_end(void)
 #define UNTIL(condition)                                                                                               \
     for (time_t until_ = until_end(); !(condition);) until_later(until_, #condition, __FILE__, __LINE__)
 
-/* The kernel lists a thread for a moment more after it has been joined. Once the count has stood for 40 ms it is that of
- * the threads that are there; compare it later by THREADS_BECOME. */
+/* The kernel lists a thread for a moment more after it has been joined. A count that has stood for 40 ms is right;
+ * compare it later by THREADS_BECOME. */
 static inline size_t listed_threads(void)
 {
     DIR *tasks = opendir("/proc/self/task");
