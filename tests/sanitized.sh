@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there.
-# address: those of make check but for the curves, which prove numbers, and what the long ones have of the CUDA device, but for
+# address: those of make check but for the curves and the classes of CPU, which prove numbers, and what the long ones have of the CUDA device, but for
 # attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
 # thread: the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the rest,
 # and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread. Rooms without threads are left out.
@@ -36,7 +36,7 @@ if [ "$kind" = thread ]; then
     tests="$programs $(list LONG_CHECKS "$kernels")"
 else
     # the long ones first, so that no processor waits for the last of them
-    tests="$(list LONG_CHECKS "${cuda}_attention ${cuda}_models") $(list TESTS tests/parity/%.py)"
+    tests="$(list LONG_CHECKS "${cuda}_attention ${cuda}_models") $(list TESTS "tests/parity/%.py tests/classes.sh")"
 fi
 make -j "$(nproc)" check TESTS= ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || true
 make -j "$((2 * $(nproc)))" check TESTS="$tests" ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || rc=$? # most of them wait most of the time
