@@ -6,8 +6,7 @@ set -u
 src=${DDP_SRCDIR:-.} build=${DDP_BUILDDIR:-.}
 export CMOCKA_MESSAGE_OUTPUT=TAP
 if [ "${DDP_LONG:-}" = 1 ]; then
-    programs="tests/unit/device/test_device tests/unit/device/test_device_sequence tests/unit/device/test_device_image
-        tests/parity/test_curve.py tests/parity/test_model_curves.py tests/parity/test_lora.py"
+    programs="tests/unit/device/test_device tests/parity/test_curve.py"
     unset DDP_LONG # of the programs' own cases: the usual ones
 else
     programs="tests/parity/test_ops tests/parity/test_models tests/integration/test_train.py:test_precision_bf16

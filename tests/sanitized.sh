@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there.
-# address: those of make check but for the curves and the classes of CPU, which prove numbers, and what the long ones have of the CUDA device, but for
-# attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
+# address: those of make check but for the curves and the classes of CPU, which prove numbers, and what the long ones have of the
+# CUDA device, but for attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
 # thread: the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the rest,
 # and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread. Rooms without threads are left out.
 set -eu
