@@ -246,7 +246,11 @@ class Case:
         return children_of(p.pid)
 
     def metrics(self, folder, event=None):
-        rows = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        going_on = any(p.poll() is None for p in self.started)
+        lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines(keepends=True)
+        if going_on and lines and not lines[-1].endswith("\n"):
+            lines.pop()  # it is being written
+        rows = [json.loads(line) for line in lines]
         return rows if event is None else [r for r in rows if r["event"] == event]
 
     # ---- asserting ------------------------------------------------------------------------------------------------
