@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there.
-# address: those of make check but for the curves and the classes of CPU, which prove numbers, and what the long ones have of the
-# CUDA device, but for attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
+# address: those of make check, with the cases that it leaves to check-long for a second or two (harness.seldom), but for the curves
+# and the classes of CPU, which prove numbers; and what the long ones have of the CUDA device, but for attention and whole models,
+# whose memory is that of the other kernels and which would take ten minutes.
 # thread: the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the rest,
 # and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread. Rooms without threads are left out.
 set -eu
@@ -19,6 +20,7 @@ rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
 else
+    export DDP_SELDOM=1
     # the leak checker itself crashes now and then where it reads the thread-local storage of a library opened by dlopen
     # Without symbols: each process would read the debug information of all its libraries to name the leaks that lsan.supp knows,
     # two thirds of what a short one takes. What fails is run again with them (below).

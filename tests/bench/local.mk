@@ -52,9 +52,10 @@ endif
 if WITH_TOKENIZER
 EXTRA_PROGRAMS += tests/bench/bench_tokenizer
 CLEANFILES += tests/bench/bench_tokenizer
-tests_bench_bench_tokenizer_SOURCES = tests/bench/bench_tokenizer.c $(DATASET_TOKENIZER)
+tests_bench_bench_tokenizer_SOURCES = tests/bench/bench_tokenizer.c
+nodist_EXTRA_tests_bench_bench_tokenizer_SOURCES = $(LINK_AS_CXX)
 tests_bench_bench_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/dataset
-tests_bench_bench_tokenizer_LDADD = $(TOKENIZER_LINK) $(XXHASH_LIBS)
+tests_bench_bench_tokenizer_LDADD = $(TOKENIZER_LIB) $(TOKENIZER_LINK) $(XXHASH_LIBS)
 endif
 
 # make tests/bench/hosts/bench_control: the control plane with up to 1,024 ranks

@@ -32,11 +32,19 @@ PATIENCE = 120  # seconds after which a run counts as hung
 
 
 LONG = os.environ.get("DDP_LONG") == "1"  # make check-long
+SELDOM = os.environ.get("DDP_SELDOM") == "1"  # the sanitizers
 
 
 def long_case(test):
-    """A test that takes long and seldom breaks: `make check-long` runs it, and `make check` does not."""
-    test.long = True
+    """A test that takes minutes: `make check-long` runs it, and `make check` does not."""
+    test.long = "long"
+    return test
+
+
+def seldom(test):
+    """A test that takes a second of a processor or more, of what few changes touch: `make check-long` runs it, and the sanitizers
+    do, but `make check`, which has a quicker case of the same part, does not."""
+    test.long = "seldom"
     return test
 
 
@@ -342,7 +350,8 @@ def processor_seconds():
 def main(*cases):
     """Runs the test_ methods of every case as TAP, the long ones or the others, or what arguments choose by name."""
     tests = [(c, n) for c in cases for n in dir(c) if n.startswith("test_")]
-    long = [t for t in tests if hasattr(getattr(*t), "long")]
+    kinds = ("long",) if SELDOM else ("long", "seldom")
+    long = [t for t in tests if getattr(getattr(*t), "long", None) in kinds]
     if len(sys.argv) > 1:
         tests = [t for t in tests if any(a in t[1] for a in sys.argv[1:])]
     elif long and LONG:

@@ -19,14 +19,22 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/hosts/test_aggregate.py tests/integration/hosts/test_launch.py tests/integration/hosts/test_manifests.py tests/integration/hosts/test_local_steps.py
 # wholly long, and those above that have long cases
 LONG_ALONE = tests/integration/hosts/test_slurm.py tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cuda_nccl.py
-LONG_INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_backends.py \
-	tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
-	tests/integration/data/test_images.py tests/integration/data/test_sft.py tests/integration/data/test_tokenizers.py tests/integration/test_mpi.py tests/integration/save/test_checkpoint.py tests/integration/test_init.py \
-	tests/integration/test_profile.py tests/integration/test_group.py tests/integration/test_errors.py tests/integration/model/test_nets.py \
-	tests/integration/model/test_export.py tests/integration/model/test_gguf.py tests/integration/model/test_recipes.py \
-	tests/integration/restart/test_restart.py tests/integration/restart/test_missing.py \
-	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
-	tests/integration/watch/test_audit.py tests/integration/save/test_world.py tests/integration/kit/test_kit.py $(LONG_ALONE) tests/integration/hosts/test_hierarchy.py
+LONG_INTEGRATION_TESTS = $(LONG_ALONE) tests/integration/data/test_images.py tests/integration/data/test_sft.py \
+	tests/integration/data/test_tokenizers.py tests/integration/habits/test_groups.py \
+	tests/integration/hosts/test_aggregate.py tests/integration/hosts/test_hierarchy.py \
+	tests/integration/hosts/test_launch.py tests/integration/kit/test_kit.py tests/integration/look/test_advise.py \
+	tests/integration/look/test_manual.py tests/integration/look/test_outputs.py tests/integration/look/test_report.py \
+	tests/integration/model/test_export.py tests/integration/model/test_gguf.py tests/integration/model/test_lora.py \
+	tests/integration/model/test_nets.py tests/integration/model/test_recipes.py \
+	tests/integration/pipeline/test_pipeline.py tests/integration/restart/test_missing.py \
+	tests/integration/restart/test_restart.py tests/integration/save/test_checkpoint.py \
+	tests/integration/save/test_world.py tests/integration/test_backends.py tests/integration/test_cli.py \
+	tests/integration/test_conform.py tests/integration/test_data.py tests/integration/test_docs.py \
+	tests/integration/test_errors.py tests/integration/test_group.py tests/integration/test_init.py \
+	tests/integration/test_mpi.py tests/integration/test_profile.py tests/integration/test_state.py \
+	tests/integration/test_step.py tests/integration/test_update.py tests/integration/test_use.py \
+	tests/integration/watch/test_audit.py tests/integration/watch/test_rollback.py \
+	tests/integration/watch/test_watch.py
 EXTRA_DIST += tests/integration/hosts/ssh.py tests/fixtures/kubernetes/schemas.json
 EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c \

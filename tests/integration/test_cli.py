@@ -9,7 +9,7 @@ import sys
 import termios
 
 import harness
-from harness import BUILD, ENGINE, SRC, Case, Skip, until
+from harness import BUILD, ENGINE, SRC, Case, Skip, seldom, until
 
 
 class Cli(Case):
@@ -170,6 +170,7 @@ class Cli(Case):
                 continue
             self.equal(r.code, 0, (ini, r))
 
+    @seldom
     def test_progress_on_a_terminal_and_plain_lines_elsewhere(self):
         path = self.ini("x.ini", {"train": {"epochs": 60}, "output": {"log_every": 400}})
         master, slave = harness.open_terminal()
@@ -183,6 +184,7 @@ class Cli(Case):
         r = self.run("-c", path, "--nproc", 2)
         self.check("\r" not in r.err and re.search(r"epoch .* step .* loss .* samples/s", r.err), r)
 
+    @seldom
     def test_progress_fits_the_terminal(self):
         """Whatever its width, and however often it changes."""
         for widths in ((200,), (80,), (30,), (160, 40)):

@@ -11,7 +11,7 @@ import tarfile
 import sys
 
 import harness
-from harness import SRC, Case, Skip, long_case
+from harness import SRC, Case, Skip, long_case, seldom
 
 SKELETON = SRC / "docs/examples/backend-skeleton"
 HOOK = SRC / "docs/examples/hook-skeleton"
@@ -56,6 +56,7 @@ class Conform(Case):
             raise Skip(r.errors()[0])
         self.equal(r.code, 0, r)
 
+    @seldom
     def test_the_unbroken_example_passes(self):
         r = self.run("conform", self.build(0, "whole"), "--quick", timeout=240)
         self.equal(r.code, 0, r)
@@ -71,6 +72,7 @@ class Conform(Case):
         self.fails(self.run("conform", plugin, "--set", "chunks=4KiB"), 2, "chunks", "chunk")
 
     # ---- broken ones -------------------------------------------------------------------------------------------------
+    @seldom
     def test_wrong_sum_at_odd_sizes(self):
         r, suites = self.caught(1, "--suite", "results", failure=r"all_reduce of (77|1023) \w+, (sum|avg|min|max).*: rank \d: element")
         self.check(not re.search(r"FAILED.*all_reduce of [01] ", r.out), r)
@@ -79,6 +81,7 @@ class Conform(Case):
         r, suites = self.caught(2, "--suite", "results", failure=r"all_reduce of \d+ .*: rank \d: element 0 is ")
         self.equal(suites, {"results"})
 
+    @seldom
     def test_deadlock_on_abort(self):
         r, suites = self.caught(3, "--suite", "abort", failure=r"abort within all_reduce: rank \d: .*does not return within \d+ ms")
         self.equal(suites, {"abort"})
@@ -168,6 +171,7 @@ class Conform(Case):
             return ()
         return "--set", f"folder={self.dir}"
 
+    @seldom
     def test_every_other_built_plugin_passes(self):
         listed = re.findall(r"^(init|device|model|sampler|dataset) +(\S+)", self.run("plugins").out, re.M)
         self.check(len(listed) >= 8, listed)

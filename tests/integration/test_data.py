@@ -6,7 +6,7 @@ import struct
 import sys
 
 import harness
-from harness import Case, Skip, until
+from harness import Case, Skip, seldom, until
 
 NO_SYNTHETIC = {"data.synthetic": None, "model.mlp": {"input": "image", "classes": 10, "hidden": 16}}
 AUGMENTED = {"padding": 3, "random_crop": 30, "flip": 0.5, "mean": "0.5, 0.4, 0.3", "std": 0.25}
@@ -80,6 +80,7 @@ class Data(Case):
         layer = {**NO_SYNTHETIC, "data": {"plugin": "stl10", "resize": 24, "antialias": "no"}, "data.stl10": {"folder": self.dir}}
         self.train(layer, {"train": {"batch_size": 2}})
 
+    @seldom
     def test_fashion_mnist_keeps_its_bits(self):
         """The idx dataset gives floats: without a key of [data] nothing is done to them, with a flip of 0 neither."""
         if not harness.FASHION.exists():

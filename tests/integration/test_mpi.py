@@ -10,7 +10,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of, long_case, state_of, until
+from harness import Case, Skip, children_of, long_case, seldom, state_of, until
 
 MPI = {"group": {"backend": "mpi"}}
 # few lines, for nobody reads them for a while; and a rank that gets no processor for long is not lost
@@ -145,6 +145,7 @@ class Mpi(Case):
         self.fails(r, 2, "started this rank by the backend's launcher", "OMPI_COMM_WORLD_RANK")
 
     # ---- other users of this machine, and other machines ------------------------------------------------------------
+    @seldom
     def test_what_others_reach(self):
         """The port is on the ranks' command lines, the secret is neither there nor in an environment nor in a file. MPI's messages
         need no port, since all ranks are here."""
@@ -239,6 +240,7 @@ class Mpi(Case):
             self.check("not finite" in line, r)
         self.equal(foreign_lines(r.err), [], r)
 
+    @seldom
     def test_killed_rank(self):
         for victim in (0, 1):
             p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
@@ -423,6 +425,7 @@ class Mpi(Case):
             os.kill(sleeper, signal.SIGKILL)
 
     # ---- asked to end -----------------------------------------------------------------------------------------------------
+    @seldom
     def test_asked_to_end(self):
         saved = {"checkpoint": {"dir": self.dir / "saved"}, "output": {"dir": self.dir / "out"}}
         for sig in (signal.SIGTERM, signal.SIGINT):
@@ -437,6 +440,7 @@ class Mpi(Case):
             self.gone([*ranks, launcher])
         self.check(list((self.dir / "saved").glob("step-*")), r)
 
+    @seldom
     def test_asked_twice(self):
         p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
         self.trained_a_while(p)

@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import harness
-from harness import Case, Skip, long_case
+from harness import Case, Skip, long_case, seldom
 
 HEAD = ["kernel", "calls", "ms/step", "share", "%", "GFLOP/s", "GB/s", "%", "of", "peak", "limit"]
 
@@ -75,6 +75,7 @@ class Profile(Case):
         flops = first["gflops"] * first["ms"] * 1e6  # a batch of 16 through 17 -> 4: products, sums, and the bias
         self.check(2 * 16 * 17 * 4 <= flops * 1.0001 and flops <= 2 * 16 * 17 * 4 + 16 * 4.001, flops)
 
+    @seldom
     def test_changes_no_bits(self):
         small = {"ddp": {"bucket_size": "1KiB", "first_bucket_size": "1KiB"}, "train": {"max_steps": 12}}
         for name, layer in (("shards", {}), ("overlap", {"ddp": {"overlap": "yes"}}),
@@ -86,6 +87,7 @@ class Profile(Case):
             self.check(rows["update"][0] > 1, (name, rows))  # a call for each bucket
             self.equal(rows["data"][0], 2 if name == "gloo" else 1, name)
 
+    @seldom
     def test_few_steps_and_an_odd_batch(self):
         _, rows, above, whole = self.profile({"train": {"max_steps": 3}}, name="three.ini")
         self.check("profile of rank 0: 3 steps counted; peaks" in above, above)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import harness
-from harness import SRC, Case
+from harness import SRC, Case, seldom
 from checkpoint_files import read_safetensors
 
 # 640 samples, 2 ranks x 16: 20 steps an epoch
@@ -197,6 +197,7 @@ class State(Case):
         untied = {**tied, "lm_head.weight": ("F32", [17, 12], bytes(17 * 12 * 4))}
         self.fails(self.taken(self.write("untied.safetensors", untied), first="wte", expect=8), 8, "1 unexpected (lm_head.weight)")
 
+    @seldom
     def test_init_from_several_files(self):
         """A folder as Hugging Face's save_pretrained splits it: an index, and files in the dtypes of others."""
         model = {n: t for n, t in self.source().items() if n != "calls"}

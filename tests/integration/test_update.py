@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import harness
-from harness import SRC, Case, Skip, long_case
+from harness import SRC, Case, Skip, long_case, seldom
 from checkpoint_files import read_safetensors
 
 SMALL = {"ddp": {"bucket_size": "1KiB", "first_bucket_size": "1KiB"}}  # several buckets, the last of them uneven
@@ -83,6 +83,7 @@ class Update(Case):
                 want = norm * min(1.0, clip / (norm + 1e-6))
                 self.check(abs(moved - want) < 1e-5 * norm, (nproc, clip, moved, want))
 
+    @seldom
     def test_grad_norm_is_torchs(self):
         """clip_grad_norm_ of the same gradients, where PyTorch is there."""
         try:
@@ -104,6 +105,7 @@ class Update(Case):
         for optimizer in ({}, ADAM):
             self.all_equal(self.hashes(runs, optimizer, nproc=nproc))
 
+    @seldom
     def test_zero_is_the_same_with_two_ranks(self):
         self.same_in_shares(self.backends(), 2)
 
@@ -205,6 +207,7 @@ class Update(Case):
         last = [i for i, b in enumerate(order) if b == max(order)]
         return order[last[0]:last[1]]
 
+    @seldom
     def test_the_order_on_the_wire_does_not_change_the_bits(self):
         eval_data = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4}}
         more = {"train": {"accumulate": 3, "batch_size": 5, "check_replicas_every": 4}, "data.synthetic": {"samples": 250}, "checkpoint": {"every": 3, "keep": 0}}
@@ -230,6 +233,7 @@ class Update(Case):
         self.check(len(late) > 2, f"nothing was left at the end of the backward pass: {order}")
         self.equal(order[len(late):], sorted(order[len(late):]), order)  # of the next backward pass
 
+    @seldom
     def test_a_mean_over_labels_waits_for_the_last_bucket_alone(self):
         text = {"model": {"plugin": "gpt2"}, "model.gpt2": {"preset": "bytes", "layers": 1}, "model.mlp": None,
                 "train": {"loss_mean": "token", "epochs": 1, "max_steps": 8, "batch_size": 2}, "data.synthetic": {"samples": 64, "shape": 16, "classes": None, "vocabulary": 256},

@@ -5,7 +5,7 @@ import struct
 import sys
 
 import harness
-from harness import Case
+from harness import Case, seldom
 from test_state import EVAL
 
 LINE = re.compile(r"eval loss (\S+), accuracy (\S+), (\d+) samples, step (\d+) of (\S+)\n")
@@ -91,6 +91,7 @@ class Generate(Case):
         self.equal(r.code, expect, r)
         return r if expect else r.out
 
+    @seldom
     def test_text(self):
         self.train(self.gpt())
         said = self.generate("--prompt", "The quick", "--tokens", 120, "--temperature", 0)
@@ -102,6 +103,7 @@ class Generate(Case):
         self.equal(a[-21:], b[-21:])
         self.equal(self.generate("--prompt", "The", "--tokens", 9, "--top-k", 1), "The quick brown"[:12] + "\n")
 
+    @seldom
     def test_keeps_what_it_has_computed(self):
         """A text does not depend on what was computed before: a prompt of any length, up to the end of the context and beyond, goes on
         as the text did that it is the beginning of. What is drawn from several shows more than what was learnt by heart."""
@@ -169,6 +171,7 @@ class Generate(Case):
                  "--set", "train.global_batch=64")
         self.equal(self.generate(*args, *group), self.generate(*args))
 
+    @seldom
     def test_dropout_resumes(self):
         """k steps + resume + the rest: the same elements are dropped."""
         net = self.gpt(dropout=0.2)

@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 import harness  # noqa: E402
 import openblas  # noqa: E402
-from harness import FASHION, SRC, Case, Skip, long_case  # noqa: E402
+from harness import FASHION, SRC, Case, Skip, long_case, seldom  # noqa: E402
 
 STORED = json.loads((SRC / "tests/parity/vectors/curves.json").read_text())
 TORCH_PYTHON = "/usr/bin/python3"
@@ -51,10 +51,12 @@ class Curve(Case):
     def test_plain_sgd_world_2(self):
         self.stored("plain", 2, PLAIN, 2e-6)
 
+    @seldom
     def test_momentum(self):
         for world in (1, 2):
             self.stored("momentum", world, MOMENTUM, 2e-5)
 
+    @seldom
     def test_adamw(self):
         for world in (1, 2):
             self.stored("adamw", world, ADAMW, 2e-5)

@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 import harness  # noqa: E402
-from harness import FASHION, SRC, Case, Skip, long_case  # noqa: E402
+from harness import FASHION, SRC, Case, Skip, long_case, seldom  # noqa: E402
 
 STORED = json.loads((SRC / "tests/parity/vectors/model_curves.json").read_text())
 TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")
@@ -49,9 +49,11 @@ class ModelCurve(Case):
             print(f"# {name}, {steps} steps: the engine from PyTorch {worst:.1e}, PyTorch from itself {own:.1e}, bound {bound:.1e}")
             self.check(worst <= bound, (steps, worst))
 
+    @seldom
     def test_two_conv(self):
         self.curve("two_conv", FASHION, TWO_CONV)
 
+    @seldom
     def test_resnet(self):
         self.curve("resnet", FASHION, RESNET)
 

@@ -1,17 +1,27 @@
-# What the datasets of this tree share, compiled into each: those that read files take the second list, those that sort
-# texts the third, those with a split for validation the fourth, those of images the last two.
-DATASET_COMMON = plugins/dataset/common/dataset.c plugins/dataset/common/dataset.h
-DATASET_FILES = $(DATASET_COMMON) plugins/dataset/common/file.c plugins/dataset/common/file.h
-DATASET_TEXTS = plugins/dataset/common/cell.c plugins/dataset/common/cell.h plugins/dataset/common/texts.c \
-	plugins/dataset/common/texts.h
-DATASET_SPLIT = plugins/dataset/common/split.c plugins/dataset/common/split.h
-DATASET_ENTRY = plugins/dataset/common/entry.c plugins/dataset/common/entry.h
-DATASET_TEMP = plugins/dataset/common/temp.c plugins/dataset/common/temp.h
+# What the datasets of this tree share, each a convenience library, compiled once: every dataset links the first, those of images
+# the second, those of text the third.
+DATASET_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
+DATASET_LIB = libdataset.la
+DATASET_SHARED = plugins/dataset/common/cell.c plugins/dataset/common/dataset.c plugins/dataset/common/entry.c \
+	plugins/dataset/common/file.c plugins/dataset/common/split.c plugins/dataset/common/temp.c \
+	plugins/dataset/common/texts.c
+noinst_LTLIBRARIES += libdataset.la
+libdataset_la_SOURCES = $(DATASET_SHARED) plugins/dataset/common/cell.h plugins/dataset/common/dataset.h \
+	plugins/dataset/common/entry.h plugins/dataset/common/file.h plugins/dataset/common/split.h \
+	plugins/dataset/common/temp.h plugins/dataset/common/texts.h
+libdataset_la_CPPFLAGS = $(DATASET_CPPFLAGS)
+
 IMAGE_SHARED = plugins/dataset/common/image/catalog.c plugins/dataset/common/image/exif.c \
 	plugins/dataset/common/image/image.c plugins/dataset/common/image/jpeg.c plugins/dataset/common/image/png.c \
 	plugins/dataset/common/image/verify.c plugins/dataset/common/image/webp.c
-DATASET_IMAGES = $(DATASET_SPLIT) $(DATASET_TEXTS) $(IMAGE_SHARED) plugins/dataset/common/image/catalog.h \
-	plugins/dataset/common/image/format.h plugins/dataset/common/image/image.h plugins/dataset/common/image/verify.h
+if WITH_IMAGES
+IMAGE_LIB = libimage.la
+noinst_LTLIBRARIES += libimage.la
+libimage_la_SOURCES = $(IMAGE_SHARED) plugins/dataset/common/image/catalog.h plugins/dataset/common/image/format.h \
+	plugins/dataset/common/image/image.h plugins/dataset/common/image/verify.h
+libimage_la_CPPFLAGS = $(DATASET_CPPFLAGS) $(IMAGES_CFLAGS)
+endif
+
 # Tokenizers; where their libraries are not there, absent.c says so.
 TOKENIZER_H = plugins/dataset/common/tokenizer/added.h plugins/dataset/common/tokenizer/bpe.h \
 	plugins/dataset/common/tokenizer/buffer.h plugins/dataset/common/tokenizer/bytelevel.h \
@@ -48,4 +58,9 @@ TOKENIZER_SHARED = plugins/dataset/common/tokenizer/absent.c
 TOKENIZER_PIECES =
 TOKENIZER_LINK =
 endif
-DATASET_TOKENIZER = plugins/dataset/common/tokenizer/text.c $(TOKENIZER_SHARED) $(TOKENIZER_PIECES) $(TOKENIZER_H)
+TOKENIZER_LIB = libtokenizer.la
+# among the sources of what links it, as nodist_EXTRA: automake then takes the C++ compiler, whose library SentencePiece needs
+LINK_AS_CXX = sentencepiece.cc
+noinst_LTLIBRARIES += libtokenizer.la
+libtokenizer_la_SOURCES = plugins/dataset/common/tokenizer/text.c $(TOKENIZER_SHARED) $(TOKENIZER_PIECES) $(TOKENIZER_H)
+libtokenizer_la_CPPFLAGS = $(DATASET_CPPFLAGS) -I$(srcdir)/core $(JANSSON_CFLAGS)

@@ -12,12 +12,10 @@ plugins/dataset/sft/builtin.c: $(SFT_TEMPLATES) $(EMBED)
 	@$(MKDIR_P) plugins/dataset/sft
 	$(AM_V_GEN)$(SHELL) $(EMBED) sft/builtin.h builtin_templates $(srcdir) $(SFT_TEMPLATES) >$@.part && mv $@.part $@
 plugin_LTLIBRARIES += dataset_sft.la
-dataset_sft_la_SOURCES = plugins/dataset/sft/sft.c $(SFT_SHARED) $(SFT_H) $(DATASET_FILES) $(DATASET_TEMP) \
-	$(DATASET_SPLIT) $(DATASET_ENTRY) $(DATASET_TOKENIZER)
+dataset_sft_la_SOURCES = plugins/dataset/sft/sft.c $(SFT_SHARED) $(SFT_H)
 nodist_dataset_sft_la_SOURCES = plugins/dataset/sft/builtin.c
-dataset_sft_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/core -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS) $(JANSSON_CFLAGS)
-dataset_sft_la_CFLAGS = $(AM_CFLAGS)
+dataset_sft_la_CPPFLAGS = $(DATASET_CPPFLAGS) -I$(srcdir)/core $(JANSSON_CFLAGS)
 # as dataset tokens
 dataset_sft_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,-z,nodelete -Wl,--version-script=$(srcdir)/plugins/dataset/sft/exports.map
-dataset_sft_la_CXXFLAGS = $(AM_CXXFLAGS)
-dataset_sft_la_LIBADD = $(TOKENIZER_LINK) $(JANSSON_LIBS) -lm
+nodist_EXTRA_dataset_sft_la_SOURCES = $(LINK_AS_CXX)
+dataset_sft_la_LIBADD = $(TOKENIZER_LIB) $(DATASET_LIB) $(TOKENIZER_LINK) $(JANSSON_LIBS) -lm

@@ -14,7 +14,7 @@ import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SRC, Case, Skip, long_case  # noqa: E402
+from harness import SRC, Case, Skip, long_case, seldom  # noqa: E402
 
 STORED = SRC / "tests/parity/vectors/images"
 MODEL = {"data.synthetic": None, "model.mlp": {"input": "image", "classes": 3, "hidden": 16}}
@@ -87,6 +87,7 @@ class Images(Case):
                 "data.npy": {"input": self.dir / "x.npy", "label": self.dir / "y.npy"}}
 
     # ---- the same from each ----------------------------------------------------------------------------------------
+    @seldom
     def test_the_same_samples_train_the_same_bits(self):
         self.needs("folder", "tar", "npy")
         steps = {"train": {"epochs": 100, "max_steps": 50}}

@@ -8,7 +8,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case, long_case  # noqa: E402
+from harness import Case, long_case, seldom  # noqa: E402
 
 VECTORS = harness.SRC / "tests/parity/vectors/sft"
 
@@ -43,6 +43,7 @@ class Sft(Case):
         both = {**layer, "eval.sft": {**layer["eval.sft"], "files": f"{more}, {layer['data.sft']['files']}"}}
         self.fails(self.run("-c", self.ini("parts.ini", both)), 2, "rows.jsonl", "is divided by validation = 0.2", "0.3")
 
+    @seldom
     def test_the_loss_is_that_of_all_answers(self):
         """Answers of 1 to 40 letters: a step is the mean over all their tokens, however they are divided."""
         rows = [{"instruction": f"{n} say {n % 4}", "output": "abcd"[n % 4] * (1 + n * n % 40)} for n in range(64)]
@@ -84,6 +85,7 @@ class Sft(Case):
         layer["data.sft"]["template"] = "lama3"
         self.fails(self.run("-c", self.ini("name.ini", layer)), 2, "template = lama3", "write one of alpaca, chatml, default")
 
+    @seldom
     def test_packed_apart(self):
         """Model llama on packed samples that do not see each other: learned, with its blocks recomputed too; text from it."""
         layer = self.gpt(packing="separate")

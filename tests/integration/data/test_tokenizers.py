@@ -9,7 +9,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case, long_case  # noqa: E402
+from harness import Case, long_case, seldom  # noqa: E402
 
 VECTORS = harness.SRC / "tests/parity/vectors/tokenizers"
 TEXT = "The quick brown fox jumps over the lazy dog; so it goes.\n"
@@ -105,6 +105,7 @@ class Tokenizers(Case):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         self.equal(path.read_bytes(), whole, "a file that was cut is made again")
 
+    @seldom
     def test_generate(self):
         for name in ("llama3", "llama2"):
             self.train(self.gpt(name), name="run.ini")

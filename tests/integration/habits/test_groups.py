@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SRC, Case  # noqa: E402
+from harness import SRC, Case, seldom  # noqa: E402
 
 STORED = json.loads((SRC / "tests/parity/vectors/groups.json").read_text())
 NET = "[input] field = input\n[linear] out = 9\n[gelu]\n[layer_norm]\n[linear] out = 3\n[loss] type = cross_entropy\n[metric] type = accuracy\n"
@@ -60,6 +60,7 @@ class Groups(Case):
                     self.check(abs(a - b) <= 1e-6 * max(abs(b), 1), (name, step, a, b))
                 self.compare(tensors(self.dir / "ck/step-00000100/model.safetensors"), want["parameters"], f"{name}, {ranks} ranks")
 
+    @seldom
     def test_noise_scale(self):
         """[train] noise_scale at the first parameters, which stay: in every way of an update, and without any effect."""
         still = {"optimizer": {"lr": 0}, "sampler.distributed": {"shuffle": "no"}, "train": {"noise_scale": "yes", "epochs": 3},

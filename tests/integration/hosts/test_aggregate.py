@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case  # noqa: E402
+from harness import Case, seldom  # noqa: E402
 
 RUN = {"train": {"epochs": 1, "batch_size": 8, "check_replicas_every": 5}, "ddp": {"first_bucket_size": "1KiB", "bucket_size": "32KiB"},
        "model.mlp": {"hidden": "100, 60"}, "output": {"log_every": 10}, "backend.aggregate": {"chunk": "4KiB", "small": "1KiB"}}
@@ -141,6 +141,7 @@ class Aggregate(Case):
         self.fails(self.run("aggregate", "-c", other, "--set", "backend.aggregate.aggregators=0"), 2, "wants no aggregators")
         self.fails(self.run("aggregate"), 2, "no config file")
 
+    @seldom
     def test_advice(self):
         for world, says in ((2, r"^aggregators +1, no gain: 2 ranks are as fast alone$"), (3, r"^aggregators +1: 1\.11x an all-reduce of 3 ranks alone, in theory$")):
             ranks, other = self.files("a", world, 1)

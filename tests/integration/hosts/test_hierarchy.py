@@ -10,7 +10,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case, Skip, long_case, until  # noqa: E402
+from harness import Case, Skip, long_case, seldom, until  # noqa: E402
 
 BOTH = "shm+gloo-tcp"
 RUN = {"train": {"epochs": 2, "batch_size": 8}, "ddp": {"first_bucket_size": "1KiB", "bucket_size": "2KiB"},
@@ -36,6 +36,7 @@ class Hierarchy(Case):
     def losses(self, name):
         return [m["loss"] for m in self.metrics(self.dir / name, "step")]
 
+    @seldom
     def test_hosts_with_as_many_ranks_and_with_fewer(self):
         """The same training as by one backend, but for the order of sums; the same bits when it is repeated. Replicas that differ
         would end it."""
@@ -53,6 +54,7 @@ class Hierarchy(Case):
         _, again = self.ended(self.begin("aab", check, name="again"), "again")
         self.equal(again["parameter_sha256"], first["parameter_sha256"])
 
+    @seldom
     def test_sharded_state(self):
         """zero = 1: reduce_scatter and all_gather of ranks that lie anywhere. The bits are those of all_reduce."""
         more = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
@@ -118,6 +120,7 @@ class Hierarchy(Case):
         for r in (0, 1, 3):
             self.fails(self.finish(ranks[r]), 6, "rank 2")
 
+    @seldom
     def test_conform_passes_it(self):
         """Three ranks, two on one host and one on another."""
         r = self.run("conform", BOTH, "--quick", "--per-host", 2, "--nproc", 3, "--set", "shm.spin=0", timeout=240)

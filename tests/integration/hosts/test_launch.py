@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
-from harness import Case, Skip, children_of, free_port, state_of, until  # noqa: E402
+from harness import Case, Skip, children_of, free_port, seldom, state_of, until  # noqa: E402
 from ssh import Ssh  # noqa: E402
 
 LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 200}}
@@ -84,6 +84,7 @@ class Launch(Case):
         self.check(whole.summary["parameter_sha256"] in (self.dir / "nodes" / "summary.json").read_text(), r)
         self.nothing_left()
 
+    @seldom
     def test_secret_and_environment(self):
         """The secret is in memory that has no name: on no command line and in no variable. --env reaches the ranks."""
         ssh = self.sshd()
@@ -117,6 +118,7 @@ class Launch(Case):
         self.check("127.0.0.1: ddpengine" in r.err and "rank 2 on host" in r.err, r)
         self.nothing_left()
 
+    @seldom
     def test_interrupt_ends_all(self):
         p = self.begin()
         p.send_signal(signal.SIGINT)
@@ -177,6 +179,7 @@ class Launch(Case):
         self.equal(r.code, 0, r)
         self.check("127.0.0.1: a b\n127.0.0.1: last\n" in r.out, r)
 
+    @seldom
     def test_what_is_wrong_is_one_line(self):
         ssh = self.sshd()
         path = self.ini("run.ini")
@@ -245,6 +248,7 @@ class Namespaces(Case):
         """In front of a command: on that host, which has a name of its own too."""
         return ["ip", "netns", "exec", self.names[i], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host{i}"]
 
+    @seldom
     def test_launch_between_hosts(self):
         """The address is one that others reach, so without the secret that the launcher hands out no rank could join."""
         self.begin()
@@ -254,6 +258,7 @@ class Namespaces(Case):
         self.equal(r.code, 0, r)
         self.check("10.83.7.1: ddpengine[0]: training mlp" in r.err and "with 3 ranks" in r.err and "over gloo-tcp" in r.err, r)
 
+    @seldom
     def test_mpirun_on_two_hosts(self):
         """As docs/hosts/clusters.md says: MASTER_ADDR and MASTER_PORT by -x, and a secret in the INI."""
         if shutil.which("mpirun") is None or not (harness.BUILD / "backend_mpi.la").exists():

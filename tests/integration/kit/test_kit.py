@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import BUILD, ENGINE, SRC, Case, Skip, long_case  # noqa: E402
+from harness import BUILD, ENGINE, SRC, Case, Skip, long_case, seldom  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("generate", SRC / "docs/generate.py")
 generate = importlib.util.module_from_spec(spec)
@@ -35,6 +35,7 @@ class Kit(Case):
         """Not as a part of the `make check` that may have started this test."""
         return self.spawn(argv, env={"PKG_CONFIG_PATH": str(BUILD), "MAKEFLAGS": "", "MFLAGS": "", "MAKELEVEL": "0", **env}, cwd=folder)
 
+    @seldom
     def test_each_kind_builds_keeps_its_contract_and_trains_unedited(self):
         self.equal(sorted(KINDS), sorted(generate.KINDS))
         folders = {kind: self.made(kind) for kind in KINDS}
@@ -86,6 +87,7 @@ class Kit(Case):
                 self.check((a is None and b is None) or abs(a - b) < 1e-4 * (1 + abs(b)), (key, a, b))
             self.equal(own.summary["device"], "my-own", own.summary)
 
+    @seldom
     def test_a_backend_of_the_kit_trains_as_the_others(self):
         folder = self.made("backend")
         r = self.finish(self.command(folder, "make", "-s"))

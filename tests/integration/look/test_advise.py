@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case, Skip  # noqa: E402
+from harness import Case, Skip, seldom  # noqa: E402
 
 
 SMALL = {"bucket_size": "1KiB", "first_bucket_size": 256}  # several buckets of a small net
@@ -43,6 +43,7 @@ class Advise(Case):
         for before, after in zip(a["worlds"], a["worlds"][1:]):
             self.check(after["wire_s"] > before["wire_s"], (before, after))
 
+    @seldom
     def test_remedies(self):
         """Each is for this run, against its predicted step; a hook's bytes are its own."""
         wide = [{"model.mlp": {"hidden": "256, 256"}, "ddp": {"bucket_size": "64KiB", "first_bucket_size": "16KiB"}}]
@@ -62,6 +63,7 @@ class Advise(Case):
         uneven = [{"train": {"batch_size": None, "global_batch": 9, "loss_mean": "batch"}}]
         self.check("ddp.overlap=yes" not in {r["set"] for r in self.advice("--steps", 3, layers=uneven)["remedies"]}, "weighed after the backward pass")
 
+    @seldom
     def test_the_remedies_run(self):
         """What is to be set can be set."""
         for r in self.advice("--steps", 3)["remedies"]:
@@ -83,6 +85,7 @@ class Advise(Case):
         a = self.advice("--steps", 3, layers=[{"model.mlp": {"hidden": "256, 256"}, "ddp": {"bucket_size": "1KiB"}}])
         self.check(a["buckets"] > 256 and a["predicted"]["step_s"] > 0 and (a["exchanges"], a["crowding"]) == (0, 1), a)
 
+    @seldom
     def test_exchanges_are_measured(self):
         """Of a run that does not send beside its pass, too: what is said of overlap = yes counts with them."""
         for overlap in ("yes", "no"):
@@ -96,6 +99,7 @@ class Advise(Case):
         self.equal(sorted(p.name for p in self.dir.iterdir()), ["a.ini"])
         self.equal([n for n in set(os.listdir("/tmp")) - before if n.startswith("ddpengine-advise-")], [])
 
+    @seldom
     def test_started_by_mpirun(self):
         """The launcher says how many ranks there are, not the INI."""
         if shutil.which("mpirun") is None or not (harness.BUILD / "backend_mpi.la").exists():
@@ -106,6 +110,7 @@ class Advise(Case):
         self.equal(r.code, 0, r)
         self.check("2 a host, over mpi" in r.out, r)
 
+    @seldom
     def test_schedules(self):
         """A schedule that does not fit into so few steps, or looks at evaluations, is left out."""
         for o in ({"schedule": "cosine", "warmup_steps": 50}, {"schedule": "linear", "warmup_steps": 10}, {"schedule": "plateau", "gamma": 0.5},
@@ -123,6 +128,7 @@ class Advise(Case):
         self.equal((a["measured"]["steps"], a["one_rank"]["compute_s"], a["crowding"]), (3, a["compute_s"], 1), a)
         self.check(a["compute_s"] > 0 and a["predicted"]["step_s"] > 0, a)
 
+    @seldom
     def test_shared_memory(self):
         """No gradient is sent: nothing is predicted, and what was measured is said."""
         a = self.advice(layers=[{"group": {"backend": "shm"}}])
@@ -183,6 +189,7 @@ class Advise(Case):
         r = self.run("-c", path, "--nproc", 2, "--set", f"train.max_steps={steps}", "--set", "output.advice=no", "--set", "output.log_every=1000")
         self.check(r.code == 0 and "advice:" not in r.err, r)
 
+    @seldom
     def test_line_of_two_hosts(self):
         """It has the link, by which a step is predicted."""
         group = {"world_size": 2, "init_method": f"tcp://127.0.0.1:{harness.free_port()}", "backend": "gloo-tcp", "rendezvous_timeout": "20s"}

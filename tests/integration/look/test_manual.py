@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import BUILD, Case, Skip, until  # noqa: E402
+from harness import BUILD, Case, Skip, seldom, until  # noqa: E402
 
 
 class Manual(Case):
@@ -104,6 +104,7 @@ class Manual(Case):
         self.fails(self.run("manual", "backend.nonsense"), 3, "nonsense", "no such plugin")
         self.fails(self.run("completion", "fish"), 2, "fish", "bash or zsh")
 
+    @seldom
     def test_completion_has_every_command_option_and_key(self):
         for name, text in self.commands().items():
             self.check(not name or name in self.complete(name[:2]), name)
@@ -158,6 +159,7 @@ class Manual(Case):
         p.wait()
         os.close(master)
 
+    @seldom
     def test_completion_in_shells(self):
         for shell, argv, first in (("bash", ["bash", "--norc", "--noprofile", "-i"], ""),
                                    ("zsh", ["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; ")):

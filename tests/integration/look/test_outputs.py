@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import event_file  # noqa: E402
 import harness  # noqa: E402
 from checkpoint_files import read_safetensors  # noqa: E402
-from harness import Case, until  # noqa: E402
+from harness import Case, seldom, until  # noqa: E402
 
 EVALUATED = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 160, "shape": 12, "classes": 4, "seed": 1}}
 GROUP = {"loss": "train", "lr": "train", "epoch": "train", "grad_norm": "train", "step_ms": "speed", "data_ms": "speed", "wait_ms": "speed",
@@ -68,6 +68,7 @@ class Outputs(Case):
         plain = self.train(*layers, {"checkpoint": {"resume": "never"}}, name="plain")
         self.equal(list(plain.dir.glob("events.*")), [])
 
+    @seldom
     def test_histograms(self):
         """Of the weights as a checkpoint has them, of the gradients as their norm has it; the same whatever way the update goes."""
         edges = [1e-12]
@@ -146,6 +147,7 @@ class Outputs(Case):
         self.check(text.endswith("\n") and all(n.endswith("_total") == (kind == "counter") for n, kind in families), text)
         self.equal([p.name for p in self.dir.glob("run.prom*")], ["run.prom"])
 
+    @seldom
     def test_prometheus_is_never_half_there(self):
         file = self.dir / "run.prom"
         p = self.start("-c", self.ini("run.ini", {"output": {"prometheus": file, "progress": "off"}, "train": {"epochs": 100000}}))

@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
 import see_report  # noqa: E402
 from flawed import compiled  # noqa: E402
-from harness import ENGINE, Case, until  # noqa: E402
+from harness import ENGINE, Case, seldom, until  # noqa: E402
 
 EVALUATED = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 160, "shape": 12, "classes": 4, "seed": 1}}
 TIMES = ["step_ms", "data_ms", "compute_ms", "wait_ms", "update_ms", "checkpoint_ms"]
@@ -242,6 +242,7 @@ class Report(Case):
         self.equal(Page(page).data["follow"], False)
         self.equal([x.name for x in self.dir.glob("page.html*")], ["page.html"])
 
+    @seldom
     def test_follow_goes_on(self):
         """A run that has written nothing lately has no end yet, and a page that cannot be written is tried again."""
         page, lines = self.dir / "pages/page.html", list(self.made_up(60))
@@ -402,6 +403,7 @@ class Report(Case):
             self.write(f"many/{k}", steps[:1000])
         self.check(len(self.page("many").text) <= 2_000_000, len(self.page("many").text))
 
+    @seldom
     def test_ranks_of_a_long_run(self):
         """Of many lines neighbours are merged; means and shares are those of all lines, and memory does not grow with them."""
         lines = list(self.times(5000, ranks=8))
@@ -425,6 +427,7 @@ class Report(Case):
         self.check(ranks["step"][-1] == 100000 and ranks["step"] == sorted(ranks["step"]) and 99000 <= sum(ranks["steps"]) <= 100000, ranks["steps"])
         self.check(set(ranks["compute_ms"][2][250:]) == {1} and min(ranks["compute_ms"][2][:190]) > 9, ranks["compute_ms"][2])
 
+    @seldom
     def test_ranks_in_little_memory(self):
         if harness.SANITIZED:
             raise harness.Skip("a sanitizer needs more memory")

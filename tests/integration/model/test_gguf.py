@@ -10,7 +10,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SANITIZED, SRC, Case, Skip, long_case  # noqa: E402
+from harness import SANITIZED, SRC, Case, Skip, long_case, seldom  # noqa: E402
 
 PYTHON = os.environ.get("DDP_GGUF_PYTHON", sys.executable)
 TOKENIZERS = SRC / "tests/parity/vectors/tokenizers"
@@ -283,6 +283,7 @@ class Gguf(Case):
         for name, config in self.KINDS.items():
             yield name, self.llama(name if name.startswith("qwen") else "llama", **config)
 
+    @seldom
     def test_llama(self):
         for name, tensors in self.each_llama():
             r = self.run("export", "gguf", "-c", "llama.ini", "a.gguf")

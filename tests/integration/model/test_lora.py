@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from checkpoint_files import read_safetensors  # noqa: E402
-from harness import Case, needs_bf16, until  # noqa: E402
+from harness import Case, needs_bf16, seldom, until  # noqa: E402
 
 ADAMW = {"algorithm": "adamw", "lr": 0.003, "momentum": None}
 LORA = {"lora": {"rank": 3, "dropout": 0.1}, "optimizer": ADAMW}
@@ -128,12 +128,14 @@ class Lora(Case):
         merged, plain = (read_safetensors(x / "model.safetensors") for x in (self.dir / "merged", self.newest("plain")))
         self.equal(merged, plain)
 
+    @seldom
     def test_memory_of_a_base_in_bf16(self):
         needs_bf16()
         wide = {"model.mlp": {"hidden": "1024, 1024"}}
         held = {p: self.resident(p, wide, {"train": {"precision": p}}) for p in ("f32", "bf16")}
         self.check(held["bf16"] < 0.75 * held["f32"], held)
 
+    @seldom
     def test_a_rank_is_lost(self):
         """The others go on with it from memory or a checkpoint, on a base that is mapped again."""
         long = {"train": {"epochs": 60}}

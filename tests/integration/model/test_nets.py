@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SRC, Case, long_case  # noqa: E402
+from harness import SRC, Case, long_case, seldom  # noqa: E402
 
 MLP = "[flatten]\n[linear] out = 8\n[relu]\n[linear] out = 4\n[loss] type = cross_entropy\n[metric] type = accuracy\n"
 
@@ -33,6 +33,7 @@ class Nets(Case):
                 self.equal(a.summary[key], b.summary[key], f"{net}, {ranks} ranks: {key}")
             self.equal(a.summary["steps"], steps)
 
+    @seldom
     def test_mlp(self):
         self.same("mlp.net", "mlp", {"hidden": "512, 512", "input": "image", "classes": 10}, data("1, 6, 6", 64),
                   {"train": {"epochs": 100, "batch_size": 4}})

@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import BUILD, MPI_LEAKS, SRC, Case, Skip, merged  # noqa: E402
+from harness import BUILD, MPI_LEAKS, SRC, Case, Skip, merged, seldom  # noqa: E402
 
 BACKENDS = ("gloo-tcp", "shm")
 MODEL = {"train": {"parallel": "model", "device": "cpu:0, cpu:1"}}
@@ -41,6 +41,7 @@ class Pipeline(Case):
                         plugins / "model_buffered.so", "-lm"], check=True)
         return plugins
 
+    @seldom
     def test_the_bits_of_the_stages_in_one_process(self):
         """Loss, norm, evaluation, parameters and the files of checkpoints; an uneven last batch, dropout, three stages."""
         three = merged(GPT, {"model.gpt2": {"place": "0:0, 1:1, 3:2"}, "optimizer": {"clip_norm": 0.5}})
@@ -76,6 +77,7 @@ class Pipeline(Case):
             self.equal(r.summary[key], one.summary[key], key)
         self.equal(self.files(self.dir / "two"), self.files(self.dir / "one"))
 
+    @seldom
     def test_goes_on_from_its_own_and_from_one_ranks_checkpoint(self):
         whole = self.train(GPT, nproc=1, name="whole.ini")
         for first, second in ((2, 2), (2, 1), (1, 2)):
@@ -120,6 +122,7 @@ class Pipeline(Case):
                      "--nproc", 2)
         self.fails(r, 7, "not finite", "2 updates before it were left out")
 
+    @seldom
     def test_stopped_by_a_signal_it_saves_and_goes_on(self):
         extra = merged(TOY, {"train": {"max_steps": 3000, "epochs": 1000, "eval_every": 0}, "checkpoint": {"dir": self.dir / "ck"},
                              "output": {"progress": "plain", "log_every": 1}}, STAGES)
@@ -137,6 +140,7 @@ class Pipeline(Case):
              "train": {"accumulate": 4, "batch_size": 4, "max_steps": 6},
              "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None, "clip_norm": 1}}
 
+    @seldom
     def test_layers_are_placed_by_the_engine(self):
         """Measured, by arithmetic, and by name: the parameters are those of one rank."""
         one = self.train(self.LLAMA, nproc=1, name="one.ini")

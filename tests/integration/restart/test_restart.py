@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case, Skip, long_case, until  # noqa: E402
+from harness import Case, Skip, long_case, seldom, until  # noqa: E402
 
 # 640 samples, 2 ranks x 16: 20 steps an epoch
 LENGTH = {"train": {"epochs": 100}, "checkpoint": {"every": 100}, "output": {"log_every": 20}}
@@ -94,6 +94,7 @@ class Restart(Case):
         r = self.end(p, GLOO, ADAMW, generations=2)
         self.equal(len(r.errors()), 0, r)
 
+    @seldom
     def test_hubs(self):
         """A leaf, then a hub, of five ranks of which two speak to rank 0 through hubs: each generation has hubs of its own."""
         shape = {"train": {"batch_size": 8}, "checkpoint": {"every": 200}}  # 640 samples, 5 ranks x 8: 16 steps an epoch
@@ -153,6 +154,7 @@ class Restart(Case):
         self.equal([r.summary[k] for k in keys], [want[k] for k in keys], r)
         self.equal(json.loads((self.dir / "saved/step-00000008/MANIFEST.json").read_text())["micro_steps"], 8)
 
+    @seldom
     def test_sharded_state_comes_from_the_checkpoint(self):
         p = self.begin()
         until(lambda: list((self.dir / "fault").glob("step-*/MANIFEST.json")), "no checkpoint")
@@ -358,6 +360,7 @@ class Restart(Case):
         for victim in (0, 1):
             self.supervised(f"tcp{victim}", victim, {"init_method": f"tcp://127.0.0.1:{harness.free_port()}"})
 
+    @seldom
     def test_supervisors_join_by_a_file(self):
         """Each generation has an address and a secret of its own; a survivor that is rank 0 writes them into its own file."""
         for victim in (0, 1):

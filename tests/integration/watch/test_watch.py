@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
 from flawed import WAYS, Flawed, buffered, device, over  # noqa: E402
-from harness import long_case  # noqa: E402
+from harness import long_case, seldom  # noqa: E402
 from checkpoint_files import read_safetensors  # noqa: E402
 
 SKIP = {"train": {"non_finite": "skip", "epochs": 1, "max_steps": 8}}
@@ -33,6 +33,7 @@ class Watch(Flawed):
         self.equal([m["loss"] is None for m in self.metrics(r.dir, "step")], [i == 4 for i in range(8)])
         return r.summary["parameter_sha256"]
 
+    @seldom
     def test_an_update_is_left_out_on_every_way(self):
         listed, ends = self.run("plugins").out, {}
         for number, (name, way) in enumerate(WAYS.items()):

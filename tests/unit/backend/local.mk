@@ -2,10 +2,12 @@
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
 	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_abort tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
-	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
+	tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
 TESTS += tests/unit/backend/test_aggregate tests/unit/backend/test_reduce tests/unit/backend/test_shm tests/unit/backend/test_shm_failure \
 	tests/unit/backend/test_gloo tests/unit/backend/test_gloo_abort tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots \
-	tests/unit/backend/test_mpi tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
+	tests/unit/backend/test_nccl tests/unit/backend/test_nccl_failure
+# each case starts mpirun; tests/integration/test_mpi.py has runs of the same
+LONG_CHECKS += tests/unit/backend/test_mpi
 
 # the kernels of plugins/backend/common, whose variants it compares
 tests_unit_backend_test_reduce_SOURCES = tests/unit/backend/test_reduce.c

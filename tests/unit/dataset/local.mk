@@ -15,17 +15,18 @@ tests_unit_dataset_test_datasets_LDADD = $(UNIT_LDADD)
 if WITH_TOKENIZER
 check_PROGRAMS += tests/unit/dataset/test_tokenizer
 TESTS += tests/unit/dataset/test_tokenizer
-tests_unit_dataset_test_tokenizer_SOURCES = tests/unit/dataset/test_tokenizer.c $(DATASET_TOKENIZER) $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_tokenizer_SOURCES = tests/unit/dataset/test_tokenizer.c $(DATASET_TEST_UTIL)
+nodist_EXTRA_tests_unit_dataset_test_tokenizer_SOURCES = $(LINK_AS_CXX)
 tests_unit_dataset_test_tokenizer_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
-tests_unit_dataset_test_tokenizer_LDADD = $(UNIT_LDADD) $(TOKENIZER_LINK)
+tests_unit_dataset_test_tokenizer_LDADD = $(TOKENIZER_LIB) $(UNIT_LDADD) $(TOKENIZER_LINK)
 
 # makes allocations fail
 TOKENIZER_MEMORY_WRAPS = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
 check_PROGRAMS += tests/unit/dataset/test_tokenizer_memory
 TESTS += tests/unit/dataset/test_tokenizer_memory
-tests_unit_dataset_test_tokenizer_memory_SOURCES = tests/unit/dataset/test_tokenizer_memory.c $(DATASET_TOKENIZER) $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_tokenizer_memory_SOURCES = tests/unit/dataset/test_tokenizer_memory.c $(DATASET_TEST_UTIL)
 tests_unit_dataset_test_tokenizer_memory_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
-tests_unit_dataset_test_tokenizer_memory_LDADD = $(UNIT_LDADD) $(TOKENIZER_LINK)
+tests_unit_dataset_test_tokenizer_memory_LDADD = $(TOKENIZER_LIB) $(UNIT_LDADD) $(TOKENIZER_LINK)
 
 if WITH_SENTENCEPIECE
 tests_unit_dataset_test_tokenizer_memory_SOURCES += tests/unit/dataset/throwing_new.cc
@@ -33,9 +34,10 @@ tests_unit_dataset_test_tokenizer_memory_CPPFLAGS += -DDDP_WITH_SENTENCEPIECE
 TOKENIZER_MEMORY_WRAPS += -Wl,--wrap=_Znwm
 check_PROGRAMS += tests/unit/dataset/test_pieces
 TESTS += tests/unit/dataset/test_pieces
-tests_unit_dataset_test_pieces_SOURCES = tests/unit/dataset/test_pieces.c $(DATASET_TOKENIZER) $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_pieces_SOURCES = tests/unit/dataset/test_pieces.c $(DATASET_TEST_UTIL)
+nodist_EXTRA_tests_unit_dataset_test_pieces_SOURCES = $(LINK_AS_CXX)
 tests_unit_dataset_test_pieces_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
-tests_unit_dataset_test_pieces_LDADD = $(UNIT_LDADD) $(TOKENIZER_LINK)
+tests_unit_dataset_test_pieces_LDADD = $(TOKENIZER_LIB) $(UNIT_LDADD) $(TOKENIZER_LINK)
 endif
 tests_unit_dataset_test_tokenizer_memory_LDFLAGS = $(AM_LDFLAGS) $(TOKENIZER_MEMORY_WRAPS)
 
