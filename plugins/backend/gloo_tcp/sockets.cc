@@ -98,12 +98,16 @@ bool of_a_pair(const ddp_gloo &g, int fd)
 }
 
 /* A filter that lets no packet through: Gloo owns the socket, so it cannot be closed here. Connections that it has
- * accepted before have none. */
+ * accepted before have none. Some kernels refuse it to who is not root: packets then have to come with a TTL of 255, which
+ * no connection has that does not ask for it. */
 void deafen(int fd)
 {
+    const int most = 255;
     sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
     const sock_fprog filter = {1, &nothing};
-    (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0) return;
+    (void)setsockopt(fd, IPPROTO_IP, IP_MINTTL, &most, sizeof most);
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_MINHOPCOUNT, &most, sizeof most);
 }
 
 /* One round; returns whether there was a connection to end. */
