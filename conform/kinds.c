@@ -3,8 +3,8 @@
 #include "conform/kinds.h"
 #include "conform/suites.h"
 
-/* LONG: leaks open and close a hundred times, a hook has hundreds of updates between its ranks, and a device that computes on a
- * busy machine's processor takes its time. */
+/* LONG: leaks open and close a hundred times, a hook has hundreds of updates between its ranks, a device may compute on
+ * a processor that others use. */
 enum { CASE_MS = 30000, LONG_MS = 120000 };
 
 static const ddp_case table[] = {

@@ -98,8 +98,8 @@ bool of_a_pair(const ddp_gloo &g, int fd)
 }
 
 /* A filter that lets no packet through: Gloo owns the socket, so it cannot be closed here. Connections that it has
- * accepted before have none. Some kernels refuse it to who is not root: packets then have to come with a TTL of 255, which
- * no connection has that does not ask for it. */
+ * accepted before have none. Some kernels refuse it to who is not root: packets then have to come with a TTL of 255,
+ * which no connection has that does not ask for it. */
 void deafen(int fd)
 {
     const int most = 255;
