@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes plugins.mk, which Makefile.am includes: the local.mk of each folder plugins/KIND/NAME, and the rules of each
-# models/NAME.c and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoreconf and each make,
+# models/NAME.c and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoconf and each make,
 # in the folder of configure.ac; the file is written where it changes, and make then makes the makefiles from it.
 # A single file that is compiled with others says so in a line " * Built with: FILE FILE"; it then sees the headers of
 # core/.

@@ -108,9 +108,10 @@ unpack() { # unpack FOLDER: its packages into $root; links to /lib/x lead into $
 configured() {
     mkdir -p "$build" && cd "$build" || return 1
     [ ! -f config.status ] || return 0
+    # -O2 also for what is -O1 by default: some warnings come with it alone
     # shellcheck disable=SC2154
     CONFIG_SHELL=/bin/sh /bin/sh "$source/configure" -q --host="$triple" CC="$triple-gcc --sysroot=$root" CXX="$triple-g++ --sysroot=$root" \
-        --enable-werror --without-cuda C_INCLUDE_PATH="$root/usr/include"
+        --enable-werror --without-cuda CFLAGS="-O2 -g1" C_INCLUDE_PATH="$root/usr/include"
 }
 # The unit tests of the rooms, but for what is left out; the long ones first, so that no processor waits for the last of them.
 chosen() {

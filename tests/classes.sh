@@ -8,6 +8,7 @@ export CMOCKA_MESSAGE_OUTPUT=TAP
 if [ "${DDP_LONG:-}" = 1 ]; then
     programs="tests/unit/device/test_device tests/parity/test_curve.py"
     unset DDP_LONG # of the programs' own cases: the usual ones
+    export DDP_SELDOM=1
 else
     programs="tests/parity/test_ops tests/parity/test_models tests/integration/test_train.py:test_precision_bf16
         tests/integration/preflight/test_preflight.py:test_slow_bf16"

@@ -12,7 +12,7 @@ AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; 
 	DDP_LONG='$(DDP_LONG)'; export DDP_LONG;
 
 # `make check` is what everybody runs after each change. What is long and seldom breaks is `make check-long`, which .ci/run runs too:
-# whole programs (LONG_CHECKS, LONG_DOUBLES) and scripts (LONG_TESTS), or a script's cases that are marked so (harness.long_case).
+# whole programs (LONG_CHECKS, LONG_DOUBLES) and scripts (LONG_TESTS), or a script's cases that are marked so (harness.long_case, seldom).
 check-long: all $(LONG_DOUBLES) $(LONG_CHECKS) $(LONG_BUILT) tests/bench/hosts/bench_control$(EXEEXT)
 	@$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(LONG_TESTS) $(LONG_CHECKS)' TEST_SUITE_LOG=test-suite-long.log DDP_LONG=1
 .PHONY: check-long

@@ -339,7 +339,7 @@ def validation(args, hosts, variant, seed):
     out = hosts.dir / "out"
     shutil.rmtree(out, ignore_errors=True)
     keys = {"group.backend": "shm", "train.threads": 1, "train.epochs": args.epochs, "train.eval_every": 0, "train.seed": seed,
-            "optimizer.schedule": "cosine",  # the last steps are small, or their noise would hide what is looked for
+            "optimizer.lr": 0.0005, "optimizer.schedule": "cosine",  # the last steps are small, or their noise would hide what is looked for
             "checkpoint.dir": "", "output.dir": out}
     together(hosts, [(None, [ENGINE, "-c", SRC / "conf/quickstart.ini", "--nproc", 2, *settings(keys), *hook(variant)])])
     summary = json.loads((out / "summary.json").read_text())
@@ -354,7 +354,7 @@ def quality(args, hosts):
     for seed in range(SEEDS):
         for v in variants:
             found[v].append(validation(args, hosts, v, seed))
-    print(f"conf/quickstart.ini with schedule = cosine, {args.epochs} epochs, 2 ranks over shm, seeds 0 to {SEEDS - 1}: validation after the same samples")
+    print(f"conf/quickstart.ini with lr = 0.0005, {args.epochs} epochs, 2 ranks over shm, seeds 0 to {SEEDS - 1}: validation after the same samples")
     for v in variants:
         losses, accuracies = zip(*found[v], strict=True)
         against = [100 * (x / y[0] - 1) for x, y in zip(losses, found["f32"], strict=True)]

@@ -36,7 +36,7 @@ SELDOM = os.environ.get("DDP_SELDOM") == "1"  # the sanitizers
 
 
 def long_case(test):
-    """A test that takes minutes: `make check-long` runs it, and `make check` does not."""
+    """A test that takes long, or whose part is long as a whole: `make check-long` runs it, and `make check` does not."""
     test.long = "long"
     return test
 
@@ -350,7 +350,7 @@ def processor_seconds():
 def main(*cases):
     """Runs the test_ methods of every case as TAP, the long ones or the others, or what arguments choose by name."""
     tests = [(c, n) for c in cases for n in dir(c) if n.startswith("test_")]
-    kinds = ("long",) if SELDOM else ("long", "seldom")
+    kinds = ("long",) if SELDOM and not LONG else ("long", "seldom")
     long = [t for t in tests if getattr(getattr(*t), "long", None) in kinds]
     if len(sys.argv) > 1:
         tests = [t for t in tests if any(a in t[1] for a in sys.argv[1:])]

@@ -99,7 +99,7 @@ bool of_a_pair(const ddp_gloo &g, int fd)
 
 /* A filter that lets no packet through: Gloo owns the socket, so it cannot be closed here. Connections that it has
  * accepted before have none. Some kernels refuse it to who is not root: packets then have to come with a TTL of 255,
- * which no connection has that does not ask for it. */
+ * which shuts out whoever comes by mistake or over a router, and not who asks for it on this host or link. */
 void deafen(int fd)
 {
     const int most = 255;

@@ -30,6 +30,7 @@ def arguments():
 
 def start(args, folder, world, steps):
     own = {"train.epochs": args.epochs, "train.max_steps": steps, "train.even_batches": "no", "model.mlp.hidden": 64, "checkpoint.resume": "auto",
+           "optimizer.lr": 0.0005, "optimizer.schedule": "constant",  # the runs end at different steps, and a schedule with them
            "checkpoint.dir": folder / "ck", "output.dir": folder, "output.audit": "yes", "output.log_every": 1000000}
     sets = [f"{k}={v}" for k, v in own.items()] + args.set
     command = [ENGINE, "-c", SRC / "conf/quickstart.ini", "--nproc", world, *(x for s in sets for x in ("--set", s))]
