@@ -8,7 +8,8 @@ FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/aggregate.c tests
 	tests/fuzz/targets/secret.c tests/fuzz/targets/shards.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
 # compiled for it, and what it takes from the libraries of the plugins: FUZZ_OF_PLUGINS are those libraries' sources
 FUZZ_SHARED = tests/fuzz/fuzz.c $(REPORT_SHARED) plugins/init/env/slurm.c plugins/backend/aggregate/workers.c \
-	plugins/backend/aggregate/socket.c plugins/backend/aggregate/wire.c plugins/init/file/record.c plugins/model/layers/build.c plugins/model/layers/file.c plugins/model/layers/keys.c \
+	plugins/backend/aggregate/socket.c plugins/backend/aggregate/wire.c \
+	plugins/init/file/record.c plugins/model/layers/build.c plugins/model/layers/file.c plugins/model/layers/keys.c \
 	plugins/model/layers/kinds.c plugins/model/llama/config.c
 FUZZ_OF_PLUGINS = $(DATASET_SHARED) $(TOKENIZER_SHARED) plugins/dataset/common/tokenizer/text.c $(REDUCE_SHARED)
 FUZZ_PLUGIN_LIBS = $(TOKENIZER_LIB) $(IMAGE_LIB) $(DATASET_LIB) $(BACKEND_REDUCE)
