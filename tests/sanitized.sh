@@ -37,11 +37,13 @@ if [ "$kind" = thread ]; then
     programs=$(list check_PROGRAMS "tests/unit/device/% tests/parity/% $alone")
     tests="$programs $(list LONG_CHECKS "$kernels")"
 else
-    # the long ones first, so that no processor waits for the last of them
-    tests="$(list LONG_CHECKS "${cuda}_attention ${cuda}_models") $(list TESTS "tests/parity/%.py tests/classes.sh")"
+    # the long ones are built with the others, and run first: no processor waits for the last of them
+    long=$(list LONG_CHECKS "${cuda}_attention ${cuda}_models")
+    programs="$(list check_PROGRAMS "") $long"
+    tests="$long $(list TESTS "tests/parity/%.py tests/classes.sh")"
 fi
-make -j "$(nproc)" check TESTS= ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || true
-make -j "$((2 * $(nproc)))" check TESTS="$tests" ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || rc=$? # most of them wait most of the time
+make -j "$(nproc)" check TESTS= check_PROGRAMS="$programs" >"$log" 2>&1 || true
+make -j "$((2 * $(nproc)))" check TESTS="$tests" check_PROGRAMS="$programs" >"$log" 2>&1 || rc=$? # most of them wait most of the time
 if ! grep -q '^# TOTAL' "$log"; then
     tail -n 40 "$log"
     exit 1

@@ -6,7 +6,7 @@ set -eu
 tarball=$1
 name=$(basename "$tarball" .tar.gz)
 for tool in dpkg-buildpackage dh; do
-    command -v "$tool" >/dev/null || { echo "make deb: error: no $tool; apt-get install dpkg-dev debhelper" >&2; exit 1; }
+    command -v "$tool" >/dev/null || { echo "make deb: error: no $tool; apt-get install build-essential debhelper" >&2; exit 1; }
 done
 rm -rf deb
 mkdir deb
