@@ -48,7 +48,7 @@ if need clang-tidy clang-tidy; then
     mpi=$(pkg-config --cflags-only-I ompi-c 2>/dev/null || pkg-config --cflags-only-I mpich 2>/dev/null || true)
     export cuda mpi messages
     # A part of the paths that the analyser follows by default takes a quarter of the time, and finds the same. 10000 nodes would
-    # take 40 % of the time of 30000, but do not: 243 blocks of code fewer of 29,172 are reached, in 99 functions (debug.Stats).
+    # take 40 % of the time of 30000, but find less: 243 blocks of code fewer of 29,172 are reached, in 99 functions (debug.Stats).
     # shellcheck disable=SC2086
     echo $(echo "$sources" | grep '^\(core\|conform\|infer\)/.*\.c$\|^plugins/.*\.c$\|^models\|^samplers' | grep -v "$without") | tr ' ' '\n' | xargs -P 2 -n 1 sh -c \
         'case $1 in core/base/*) ;; *) promises="-include tests/lint/analyzer.h" ;; esac # core/base defines them
