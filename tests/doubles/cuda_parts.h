@@ -40,7 +40,7 @@ struct capture {
 
 struct event_state {
     uint64_t recorded, completed;
-    double seconds;                    /* when it came to pass last */
+    double seconds, ahead;             /* when it came to pass last, and the stream's `ahead` of then */
     std::shared_ptr<capture> captured; /* recorded in it last, after these nodes */
     std::set<size_t> after;
 };
@@ -81,6 +81,7 @@ struct CUstream_st {
     int priority;
     bool stop, busy;
     uint64_t queued, done;
+    double ahead; /* of the clock, in seconds: what its work pretended to take */
     struct work {
         cuda_double::action run;
         cuda_double::manner how;

@@ -25,6 +25,9 @@ extern "C" {
 /* For the doubles of libraries. Queued like a kernel, and captured like one: `run` gets a copy of the `bytes` at
  * `argument`. */
 cudaError_t cuda_double_enqueue(cudaStream_t s, void (*run)(void *argument), const void *argument, size_t bytes);
+/* Within such a `run`: events say that it took so many seconds more. Nobody waits for them, so that of two pieces of
+ * work the one that takes less is known however busy the machine is. */
+void cuda_double_takes(double seconds);
 /* Around what a host function of a stream does with device memory, between waits: see CUDA_DOUBLE_STRICT. */
 void cuda_double_open(void);
 void cuda_double_close(void);

@@ -12,7 +12,8 @@ namespace cuda_double
 {
 static std::set<CUstream_st *> streams;
 static std::map<int, CUstream_st *> default_streams;
-static unsigned waiters; /* threads of the host that wait for something */
+static unsigned waiters;                  /* threads of the host that wait for something */
+static thread_local CUstream_st *at_work; /* the stream that this thread is */
 
 static void wake_all(void)
 {
@@ -34,6 +35,7 @@ static void run_queue(CUstream_st *s)
 {
     guard held(lock);
 
+    at_work = s;
     for (;;) {
         s->wake.wait(held, [s] { return s->queue.empty() ? s->stop : s->stop || !late || waiters > 0; });
         if (s->queue.empty()) return;
@@ -182,6 +184,13 @@ cudaError_t cuda_double_enqueue(cudaStream_t s, void (*run)(void *argument), con
         s, [run, mine] { run(mine.get()); }, TOUCHES_MEMORY));
 }
 
+void cuda_double_takes(double seconds)
+{
+    guard held(lock);
+
+    at_work->ahead += seconds;
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data)
 {
     return said(submit(
@@ -315,7 +324,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
         s,
         [state, at] {
             if (state->completed < at) state->completed = at;
-            state->seconds = seconds_now();
+            state->ahead = at_work->ahead;
+            state->seconds = seconds_now() + state->ahead;
             changed.notify_all();
         },
         WITH_LOCK));
@@ -362,6 +372,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
         [state, at] {
             guard again(lock);
             changed.wait(again, [&] { return state->completed >= at; });
+            if (at_work->ahead < state->ahead) at_work->ahead = state->ahead;
         },
         TOUCHES_NONE));
 }

@@ -5,9 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { MAX_TENSORS = 64, SLOW_MICROSECONDS = 10000 };
+enum { MAX_TENSORS = 64, SLOW_SECONDS = 1000 };
 
 /* ---- tensors at work --------------------------------------------------------------------------------------------- */
 typedef struct call {
@@ -281,7 +280,7 @@ static void do_graph(void *argument)
     run r = {.c = argument};
     const attribute *ops = cudnn_find(r.c->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
 
-    if (r.c->is_slow) (void)usleep(SLOW_MICROSECONDS);
+    if (r.c->is_slow) cuda_double_takes(SLOW_SECONDS);
     if (r.c->workspace_bytes > 0) memset(r.c->workspace, 0xa5, r.c->workspace_bytes);
     for (int64_t i = 0; i < ops->count; i++) {
         const descriptor *op = ((const descriptor *const *)ops->values)[i];
