@@ -26,6 +26,7 @@ infer/export/onnx.pb-c.h: infer/export/onnx.pb-c.c
 else
 noinst_LIBRARIES += libddponnx.a
 libddponnx_a_SOURCES = infer/export/no_onnx.c
+libddponnx_a_CPPFLAGS = $(AM_CPPFLAGS)
 ONNX_LIBS += libddponnx.a
 endif
 
