@@ -22,4 +22,5 @@ core/observe/tensorboard/event.pb-c.h: core/observe/tensorboard/event.pb-c.c
 	@test -f $@
 else
 libddptensorboard_a_SOURCES = core/observe/tensorboard/absent.c
+libddptensorboard_a_CPPFLAGS = $(AM_CPPFLAGS)
 endif
