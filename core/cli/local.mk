@@ -44,15 +44,16 @@ CLEANFILES += core/cli/new/builtin.c
 core/cli/new/builtin.c: $(NEW_TEMPLATES) $(EMBED)
 	@$(MKDIR_P) core/cli/new
 	$(AM_V_GEN)$(SHELL) $(EMBED) cli/embedded.h new_templates $(srcdir) $(NEW_TEMPLATES) >$@.part && mv $@.part $@
-# what a YAML of LLaMA-Factory becomes; without libyaml no_yaml.c says so
+# what a YAML of LLaMA-Factory becomes; without libyaml no_yaml.c says so where a file is read
 IMPORT_SHARED = core/cli/import/check.c core/cli/import/convert.c core/cli/import/datasets.c core/cli/import/mapping.c \
-	core/cli/import/merge.c core/cli/import/values.c core/cli/import/yaml.c
-IMPORT_FILES = core/cli/import/import.c $(IMPORT_SHARED) core/cli/import/check.h core/cli/import/convert.h \
+	core/cli/import/merge.c core/cli/import/values.c
+IMPORT_READ = core/cli/import/yaml.c
+EXTRA_DIST += $(IMPORT_READ) core/cli/import/no_yaml.c
+ddpengine_SOURCES += core/cli/import/import.c $(IMPORT_SHARED) core/cli/import/check.h core/cli/import/convert.h \
 	core/cli/import/datasets.h core/cli/import/mapping.h core/cli/import/merge.h core/cli/import/values.h \
 	core/cli/import/yaml.h
-EXTRA_DIST += core/cli/import/no_yaml.c $(IMPORT_FILES)
 if WITH_YAML
-ddpengine_SOURCES += $(IMPORT_FILES)
+ddpengine_SOURCES += $(IMPORT_READ)
 ddpengine_LDADD += $(YAML_LIBS)
 else
 ddpengine_SOURCES += core/cli/import/no_yaml.c

@@ -1,12 +1,19 @@
-/* cli/import/no_yaml.c -- `ddpengine import-yaml` of a program that was built without libyaml. */
-#include "cli/cli.h"
+/* cli/import/no_yaml.c -- in place of yaml.c where this ddpengine was built without libyaml. */
+#include "cli/import/yaml.h"
 
-int cli_command_import_yaml(int argc, char **argv, ddp_log *log)
+ddp_status import_read(const char *path, import_file *out, ddp_err *err)
 {
-    (void)argc;
-    (void)argv;
-    ddp_log_line(
-        log, DDP_LOG_ERROR,
-        "import-yaml: this program was built without libyaml; apt-get install libyaml-dev, configure and make again");
-    return DDP_EXIT_CONFIG;
+    (void)out;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                    "\"%s\": this ddpengine was built without libyaml; install libyaml-dev, then configure and build again",
+                    path);
 }
+
+const import_entry *import_find(const import_file *f, const char *key)
+{
+    (void)f;
+    (void)key;
+    return NULL;
+}
+
+void import_free(import_file *f) { (void)f; }
