@@ -253,6 +253,13 @@ static int lost_without_a_word(const supervision *s, int code)
     return DDP_EXIT_PEER;
 }
 
+/* A launcher says that all is well. mpiexec of MPICH 4.2 does so now and then where a rank has failed. */
+static int code_of_ranks(const supervision *s)
+{
+    if (s->relay.first != 0) return s->relay.first;
+    return launch_relay_lost_one(&s->relay) ? lost_without_a_word(s, DDP_EXIT_OK) : DDP_EXIT_OK;
+}
+
 /* A launcher gives the code of the first rank that failed, 128 + n for one that a signal ended; or it makes another one
  * of several, as mpiexec of MPICH does, and then what the ranks themselves have said counts. */
 static int exit_code_of(const supervision *s)
@@ -263,7 +270,8 @@ static int exit_code_of(const supervision *s)
     if (s->killed && s->signal == 0 && !s->lost_launcher) return s->code;
     if (!s->killed && ddp_signal_ends(sig)) return code; /* asked to end */
     if (s->signal != 0 && (s->killed || code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
-    if (code == DDP_EXIT_OK || s->relay.given[code]) return code;
+    if (code == DDP_EXIT_OK) return code_of_ranks(s);
+    if (s->relay.given[code]) return code;
     if (sig <= 0 || sig > SIGRTMAX) {
         if (s->relay.first != 0) return s->relay.first;
         return launch_relay_lost_one(&s->relay) ? lost_without_a_word(s, code) : failed_by_itself(s, code);

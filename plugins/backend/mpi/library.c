@@ -1,10 +1,11 @@
 /* plugins/backend/mpi/library.c -- see library.h.
  *
  * MPI cannot be started twice in a process, so closing the last communicator does not end it: the next one could not be
- * opened. It ends with the process, in a destructor of this shared object, which stays mapped (DDP_PLUGIN_F_NO_UNLOAD).
- * There MPI_Finalize waits for all ranks, so it is called only when nothing has failed here and every rank has come to
- * its end as well, which a barrier with a deadline finds out. A process that leaves without it has failed anyway, and
- * its launcher says so.
+ * opened. It ends with the process, by atexit, for which this shared object stays mapped (DDP_PLUGIN_F_NO_UNLOAD): what
+ * was registered last is called first, so that MPI and what it stands on are still whole. In a destructor they are not,
+ * and mpiexec of MPICH 4.2 then kills ranks that have not ended yet. MPI_Finalize waits for all ranks, so it is called
+ * only when nothing has failed here and every rank has come to its end as well, which a barrier with a deadline finds
+ * out. A process that leaves without it has failed anyway, and its launcher says so.
  *
  * Threads: a communicator is used from the thread that opened it, several of them at once need MPI_THREAD_MULTIPLE.
  * With less, one after the other works, from MPI_THREAD_SERIALIZED on: the thread that ends MPI is not the one that
@@ -46,7 +47,7 @@ ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err)
     return err->status;
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------- */
+/* ---- start and end ----------------------------------------------------------------------------------------------- */
 static const char *level_name(int level)
 {
     return level == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
@@ -102,6 +103,44 @@ static int initialize(const ddp_comm_params *p)
     return code;
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int all_have_ended(void)
+{
+    const struct timespec pause = {.tv_nsec = 200000};
+    int64_t limit = now_ms() + END_MS;
+    MPI_Request request;
+    int done = 0;
+
+    if (MPI_Ibarrier(mpi.all, &request) != MPI_SUCCESS) return 0;
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done && now_ms() < limit)
+        (void)nanosleep(&pause, NULL);
+    return done;
+}
+
+/* The thread that ends the process; the others have ended, or have left a communicator open. */
+static void end_with_process(void)
+{
+    int ended = 0;
+
+    if (mpi.started_by != getpid() || mpi.broken || mpi.open > 0) return; /* a fork's end is not that of the rank */
+    (void)MPI_Finalized(&ended);
+    if (ended || !all_have_ended()) return;
+    for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++) (void)MPI_Op_free(&mpi.bf16[op]);
+    for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++) (void)MPI_Op_free(&mpi.average[dtype]);
+    if (mpi.u8_min != MPI_MIN) (void)MPI_Op_free(&mpi.u8_min);
+    if (mpi.u8_max != MPI_MAX) (void)MPI_Op_free(&mpi.u8_max);
+    (void)MPI_Group_free(&mpi.ranks);
+    (void)MPI_Comm_free(&mpi.all);
+    (void)MPI_Finalize();
+}
+
 /* `lock` held. */
 static ddp_status start(const ddp_comm_params *p, ddp_err *err)
 {
@@ -118,6 +157,7 @@ static ddp_status start(const ddp_comm_params *p, ddp_err *err)
     } else {
         DDP_MPI(initialize(p), "MPI_Init_thread", err);
         mpi.started_by = getpid();
+        if (atexit(end_with_process) != 0) return ddp_fail(err, DDP_ERR_NOMEM, "mpi: no memory for the end of MPI");
         DDP_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", err);
     }
     if (mpi.level < MPI_THREAD_SERIALIZED)
@@ -302,43 +342,4 @@ ddp_status ddp_mpi_check_launcher(const ddp_comm_params *p, ddp_err *err)
                         p->rank, p->world_size, p->world_size, p->world_size);
     if (compare_variable(world, "world_size", p->world_size, err) != DDP_OK) return err->status;
     return compare_variable(rank, "rank", p->rank, err);
-}
-
-/* ---- the end of the process -------------------------------------------------------------------------------------- */
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static int all_have_ended(void)
-{
-    const struct timespec pause = {.tv_nsec = 200000};
-    int64_t limit = now_ms() + END_MS;
-    MPI_Request request;
-    int done = 0;
-
-    if (MPI_Ibarrier(mpi.all, &request) != MPI_SUCCESS) return 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done && now_ms() < limit)
-        (void)nanosleep(&pause, NULL);
-    return done;
-}
-
-/* The thread that ends the process; the others have ended, or have left a communicator open. */
-__attribute__((destructor)) static void end_with_process(void)
-{
-    int ended = 0;
-
-    if (mpi.started_by != getpid() || mpi.broken || mpi.open > 0) return; /* a fork's end is not that of the rank */
-    (void)MPI_Finalized(&ended);
-    if (ended || !all_have_ended()) return;
-    for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++) (void)MPI_Op_free(&mpi.bf16[op]);
-    for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++) (void)MPI_Op_free(&mpi.average[dtype]);
-    if (mpi.u8_min != MPI_MIN) (void)MPI_Op_free(&mpi.u8_min);
-    if (mpi.u8_max != MPI_MAX) (void)MPI_Op_free(&mpi.u8_max);
-    (void)MPI_Group_free(&mpi.ranks);
-    (void)MPI_Comm_free(&mpi.all);
-    (void)MPI_Finalize();
 }

@@ -57,6 +57,8 @@ void ddp_mpi_choose_settings(const ddp_comm_params *p)
     if (p->interface != NULL && p->interface[0] != '\0') {
         prefer("OMPI_MCA_btl_tcp_if_include", p->interface);
         prefer("OMPI_MCA_oob_tcp_if_include", p->interface);
+        prefer("UCX_NET_DEVICES", p->interface); /* MPICH's, by the library that it was built with */
+        prefer("FI_TCP_IFACE", p->interface);
     }
 }
 
