@@ -2,7 +2,7 @@
 # The README's commands where nothing is installed: a fresh Debian of RELEASE (bookworm, trixie, forky), without /sys, in which a
 # clone of the last commit builds and is tested. Prints what the command prints; ends as it does.
 #   tests/distro.sh RELEASE [root|user] [COMMAND]
-# COMMAND: "./quickstart check" where it is left out. In the environment: CC, CXX, DDPENGINE_CPU and CCACHE_DIR go along, EXTRA
+# COMMAND: "./quickstart check" where it is left out. In the environment: CC, CXX, DDPENGINE_CPU and, as root, CCACHE_DIR go along, EXTRA
 # names more packages, KEEP a folder in which the Debian stays (made where it is not there). As root, with mmdebstrap.
 set -eu
 cd "$(dirname "$0")/.."
@@ -32,6 +32,7 @@ rm -rf "$root$home/ddpengine"
 git clone -q . "$root$home/ddpengine"
 chroot "$root" chown -R "$who:" "$home/ddpengine"
 cache=${CCACHE_DIR:-}
+[ "$who" = root ] || cache="" # a user may not write in it
 [ -z "$cache" ] || mkdir -p "$cache" "$root/ccache"
 say "a fresh Debian is there; $command"
 

@@ -65,7 +65,7 @@ endif
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \
 	tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/packaged.sh tests/packages.sh tests/distro.sh tests/arm64.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
+	tests/sanitized.sh tests/packaged.sh tests/packages.sh tests/distro.sh tests/core_alone.sh tests/arm64.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

@@ -105,7 +105,7 @@ class Mpi(Case):
         self.equal([p for p in set(pathlib.Path("/dev/shm").iterdir()) - before if re.search(r"_segment\..*0000\.\d+$", p.name)], [])
 
     def test_mpirun_as_users_start_it(self):
-        """Open MPI has a folder that the ranks meet in; where MPICH has started them, it takes the two variables that the error names."""
+        """Open MPI has a folder where rank 0 says its address; with MPICH it takes the two variables that the error names."""
         path = self.ini("run.ini", MPI, {"output": {"dir": self.dir / "out"}})
         address = ()
         if is_mpich():
