@@ -14,7 +14,10 @@ fails() { # CODE WORDS COMMAND...: ends with that code, and says so
     shift 2
     "$@" >said 2>&1 && ended=0 || ended=$?
     cat said
-    [ "$ended" = "$code" ] && grep -qF -- "$words" said || { echo "wrong: $* ended with $ended, not $code and \"$words\""; exit 1; }
+    if [ "$ended" != "$code" ] || ! grep -qF -- "$words" said; then
+        echo "wrong: $* ended with $ended, not $code and \"$words\""
+        exit 1
+    fi
 }
 autoreconf -fi >/dev/null 2>&1
 ./configure >summary

@@ -51,6 +51,30 @@ sed 's/"toy"/"added"/' models/toy.c >models/added.c
 make -s model_added.la >/dev/null
 [ -f .libs/model_added.so ] || { echo "models/added.c was not noticed"; exit 1; }
 cp -r docs/examples "$work/examples"
+
+echo "-- with the libraries of the core alone: what stands in for the others builds, and says what is missing"
+mkdir "$work/few"
+for library in inih jansson openssl libssl libcrypto libxxhash; do
+    cp "$(pkg-config --variable=pcfiledir $library)/$library.pc" "$work/few"
+done
+PKG_CONFIG_PATH="" PKG_CONFIG_LIBDIR="$work/few" CONFIG_SHELL=/bin/sh /bin/sh ./configure -q --disable-dependency-tracking --enable-werror \
+    --without-cuda >few.log
+for off in "dataset idx" "dataset folder" "dataset npy" "dataset tar" "export onnx" "output tensorboard" import-yaml; do
+    grep -Eq "^  $off +no +[A-Za-z]" few.log || { echo "configure does not say why $off is off"; cat few.log; exit 1; }
+done
+rm -f ddpengine libddpinfer.la dataset_*.la
+make -s -j "$(nproc)" ddpengine libddpinfer.la dataset_tokens.la dataset_sft.la >make.log 2>&1 || { tail -n 40 make.log; exit 1; }
+refused() { # WORDS COMMAND...
+    words=$1
+    shift
+    if "$@" >said 2>&1 || ! grep -qF -- "$words" said; then
+        echo "$* does not say \"$words\":"
+        cat said
+        exit 1
+    fi
+}
+refused "built without libyaml; install libyaml-dev" ./ddpengine import-yaml few.yaml
+./ddpengine import-yaml --help >/dev/null
 cd "$work"
 rm -rf ddpengine-*
 
