@@ -7,9 +7,7 @@
  * device's one thread. */
 #pragma once
 
-#include "library.h"
-
-#include <stdbool.h>
+#include "gemm.h"
 
 typedef struct cpu_conv_shape {
     int64_t images, channels, height, width; /* of x */
