@@ -473,9 +473,11 @@ static void test_close_early(void **state)
         assert_true(atomic_load(&s.data.reads) <= 60);
 
         s.data.slow = 1;
+        atomic_store(&s.data.gate, 1); /* or all could have been read before this thread sees it */
         l = open_loader(&s);
         begin(l, 0, 0);
         while (worker_counts[w] > 0 && atomic_load(&s.data.busy) == 0) nap(10);
+        atomic_store(&s.data.gate, 0);
         ddp_loader_close(l);
         assert_int_equal(atomic_load(&s.data.busy), 0);
     }
