@@ -352,11 +352,12 @@ static void test_adapters(void **state)
     static const int64_t batches[] = {63, 64, 200};
     fixture *f = *state;
     const mlp m = {.features = 32, .width = 48, .classes = 10, .layers = f->half ? 1 : 3, .rank = 8, .bias = true};
-    built b = mlp_build(f, &m, 64, true);
+    built b;
     ddp_lowered *l;
     int fused = 0;
 
     NEEDS_DEVICE(f);
+    b = mlp_build(f, &m, 64, true);
     OK(f, f->ops->lower(f->device, b.p, &l, &f->err));
     for (uint32_t i = 0; i < l->kernel_count; i++) fused += strstr(l->kernels[i].name, "linear+add") != NULL;
     for (uint32_t i = 0; i < l->kernel_count; i++)
