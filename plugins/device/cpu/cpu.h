@@ -7,18 +7,19 @@
  *   flat.c            optimiser step and reductions over flat slices
  *   peak.c            how many FLOPs and bytes a second this CPU does at its best
  *   parallel.c        loops over OpenMP's threads
- *   onednn/           the only files that see oneDNN; gemm.h and conv.h hide it from the others
- *   kernels/          the kernels: in three variants by CPU feature (kernels.h), products in bf16 (half.h),
- *                     convolutions of 3 x 3 by tiles (winograd.h)
+ *   onednn/           the only files that see oneDNN; library.h and conv.h hide it from the others
+ *   kernels/          the kernels: in three variants by CPU feature (kernels.h), matrix products (product.h; half.h in
+ *                     bf16), convolutions of 3 x 3 by tiles (winograd.h)
  *
  * device/common/lower.h says how values lie. */
 #pragma once
 
 #include "common/lower.h"
 #include "onednn/conv.h"
-#include "onednn/gemm.h"
+#include "onednn/library.h"
 #include "kernels/half.h"
 #include "kernels/kernels.h"
+#include "kernels/product.h"
 #include "parallel.h"
 
 struct ddp_device {
@@ -28,7 +29,8 @@ struct ddp_device {
     const cpu_half_kernels *half; /* NULL: products are in f32 */
     bool wants_half;              /* though they should be in bf16 */
     cpu_library *library;
-    cpu_pins *pins; /* NULL: the threads run where the system puts them */
+    int64_t block_columns; /* of a product: as many as stay in the second cache */
+    cpu_pins *pins;        /* NULL: the threads run where the system puts them */
 };
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */

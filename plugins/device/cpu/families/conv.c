@@ -28,7 +28,6 @@ typedef struct conv_state {
     bool by_tiles; /* by winograd.h; otherwise */
     cpu_winograd winograd;
     cpu_conv *conv;       /* of the library, or NULL: by a matrix product */
-    cpu_product *product; /* forward by a matrix product */
     bool direct;          /* x is its own rows */
     int64_t lines;        /* of all images of x */
     uint64_t rows_bytes;  /* at the start of the scratch */
@@ -131,29 +130,30 @@ static ddp_status share_rounded(low_lowering *w, low_kernel *k, const cpu_conv_s
 
 /* By the product's own names: rows (positions, C KH KW), the weight, y; two are read, the one that the kernel computes
  * is written. */
-static cpu_half_product product_in_half(const low_kernel *k, float *rows, float *weight, float *y, bool add)
+static cpu_product product_of(const low_kernel *k, float *rows, float *weight, float *y, bool add)
 {
-    cpu_half_product p;
+    cpu_product p;
 
-    if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, false, y, weight, rows);
-    if (k->kind == GRAD_WEIGHT) return cpu_half_grad_weight(k->rows, k->inner, k->cols, false, y, rows, weight, add);
-    p = cpu_half_forward(k->rows, k->inner, k->cols, false, rows, weight);
+    if (k->kind == GRAD_INPUT) return cpu_product_grad_input(k->rows, k->inner, k->cols, false, y, weight, rows);
+    if (k->kind == GRAD_WEIGHT) return cpu_product_grad_weight(k->rows, k->inner, k->cols, false, y, rows, weight, add);
+    p = cpu_product_forward(k->rows, k->inner, k->cols, false, rows, weight);
     *(k->act == CPU_ACT_NONE ? &p.plain : &p.activated) = y;
     p.act = k->act;
     return p;
 }
 
-static void multiply_in_half(const cpu_call *c, cpu_half_product *p)
+static void multiply(const cpu_call *c, cpu_product *p)
 {
     const conv_state *t = c->k->state;
 
-    cpu_half_multiply(c->device, p, (char *)c->scratch + t->rows_bytes);
+    cpu_product_run(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
 static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shape *s, ddp_err *err)
 {
     conv_state *t = k->state = calloc(1, sizeof(*t));
     ddp_status status;
+    cpu_product p;
 
     if (t == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
     t->windows = (cpu_windows){.channels = s->channels,
@@ -183,24 +183,16 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shap
         return status;
     }
     if (!t->direct) t->rows_bytes = ((uint64_t)(k->rows * k->inner) * sizeof(float) + 63) / 64 * 64;
-    k->scratch_bytes = t->rows_bytes;
-    if (s->half) {
-        cpu_half_product p = product_in_half(k, NULL, NULL, NULL, false);
-        k->scratch_bytes += cpu_half_scratch(w->device, &p);
-        return DDP_OK;
-    }
-    if (k->kind != FORWARD) return DDP_OK;
-    status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, false, false, &t->product, err);
-    if (status == DDP_OK) k->scratch_bytes += cpu_product_scratch(t->product);
-    return status;
+    p = product_of(k, NULL, NULL, NULL, false);
+    k->scratch_bytes = t->rows_bytes + cpu_product_scratch(w->device, &p);
+    return DDP_OK;
 }
 
 static ddp_status conv_build(const low_kernel *k, ddp_err *err)
 {
     const conv_state *t = k->state;
 
-    if (t->conv != NULL) return cpu_conv_build(t->conv, err);
-    return t->product != NULL ? cpu_product_build(t->product, err) : DDP_OK;
+    return t->conv != NULL ? cpu_conv_build(t->conv, err) : DDP_OK;
 }
 
 static void conv_release(void *state)
@@ -209,36 +201,19 @@ static void conv_release(void *state)
 
     if (t == NULL) return;
     cpu_conv_free(t->conv);
-    cpu_product_free(t->product);
     free(t);
 }
 
-/* Either of the two. */
-typedef struct conv_bound {
-    cpu_conv_bound *conv;
-    cpu_bound *product;
-} conv_bound;
-
-static void conv_unbind(void *bound)
-{
-    conv_bound *b = bound;
-
-    if (b == NULL) return;
-    cpu_conv_bound_free(b->conv);
-    cpu_bound_free(b->product);
-    free(b);
-}
+static void conv_unbind(void *bound) { cpu_conv_bound_free(bound); }
 
 static ddp_status conv_bind(const cpu_call *c, void **bound, ddp_err *err)
 {
     const conv_state *t = c->k->state;
-    conv_bound *b = calloc(1, sizeof(*b));
+    cpu_conv_bound *b = NULL;
+    ddp_status status = t->conv != NULL ? cpu_conv_bind(t->conv, c->scratch, &b, err) : DDP_OK;
 
-    if (b == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory for an instance");
     *bound = b;
-    if (t->conv != NULL) return cpu_conv_bind(t->conv, c->scratch, &b->conv, err);
-    if (t->product != NULL) return cpu_product_bind(t->product, (char *)c->scratch + t->rows_bytes, &b->product, err);
-    return DDP_OK;
+    return status;
 }
 
 /* ---- windows as rows --------------------------------------------------------------------------------------------- */
@@ -300,7 +275,7 @@ static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, co
         image_y = cpu_private(c, 0);
     else if (t->y_elements > 0)
         image_y = rounded(c, y, t->y_elements, t->shares ? cpu_private(c, 0) : to + half_bytes(t->x_elements));
-    return cpu_conv_run(((conv_bound *)c->bound)->conv, image_x, w, bias, image_y, add, err);
+    return cpu_conv_run(c->bound, image_x, w, bias, image_y, add, err);
 }
 
 static void run_tiles(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)
@@ -354,26 +329,21 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const conv_state *t = k->state;
-    conv_bound *b = c->bound;
     rows_job j = {.c = c, .to = k->act != CPU_ACT_NONE ? cpu_out(c, ACTIVATED) : cpu_out(c, Y)};
-    bool own_pass = k->act != CPU_ACT_NONE || (t->conv == NULL && k->in[B] >= 0);
     ddp_status status;
 
     if (t->by_tiles) {
         run_tiles(c, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false);
         return DDP_OK;
     }
-    if (t->conv == NULL && c->device->half != NULL) {
-        cpu_half_product p = product_in_half(k, (float *)rows_of(c, cpu_in(c, X)), cpu_in(c, W), j.to, false);
+    if (t->conv == NULL) {
+        cpu_product p = product_of(k, (float *)rows_of(c, cpu_in(c, X)), cpu_in(c, W), j.to, false);
         p.bias = cpu_in(c, B);
-        multiply_in_half(c, &p);
+        multiply(c, &p);
         return DDP_OK;
     }
-    if (t->conv != NULL)
-        status = run_conv(c, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false, err);
-    else
-        status = cpu_bound_run(b->product, rows_of(c, cpu_in(c, X)), cpu_in(c, W), NULL, j.to, err);
-    if (status == DDP_OK && own_pass)
+    status = run_conv(c, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false, err);
+    if (status == DDP_OK && k->act != CPU_ACT_NONE)
         cpu_parallel(c->device->threads, k->rows, (CPU_GRAIN + k->cols - 1) / k->cols, bias_rows, &j);
     return status;
 }
@@ -413,29 +383,26 @@ static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
     const conv_state *t = k->state;
     float *dx = cpu_out(c, 0), *rows = t->direct ? dx : c->scratch;
     rows_job j = {c, rows, dx};
-    ddp_status status = DDP_OK;
+    cpu_product p;
 
     if (t->by_tiles) {
         run_tiles(c, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false);
         return DDP_OK;
     }
     if (t->conv != NULL) return run_conv(c, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false, err);
-    if (c->device->half != NULL) {
-        cpu_half_product p = product_in_half(k, rows, cpu_in(c, OTHER), cpu_in(c, DY), false);
-        multiply_in_half(c, &p);
-    } else
-        status = cpu_grad_input(c->device->library, k->rows, k->inner, k->cols, false, cpu_in(c, DY), cpu_in(c, OTHER),
-                                rows, err);
-    if (status == DDP_OK && !t->direct)
+    p = product_of(k, rows, cpu_in(c, OTHER), cpu_in(c, DY), false);
+    multiply(c, &p);
+    if (!t->direct)
         cpu_parallel(c->device->threads, t->lines, CPU_GRAIN / (t->windows.width * t->windows.channels) + 1, fold_piece,
                      &j);
-    return status;
+    return DDP_OK;
 }
 
 static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const conv_state *t = k->state;
+    cpu_product p;
 
     if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
     if (t->by_tiles) {
@@ -443,14 +410,9 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
         return DDP_OK;
     }
     if (t->conv != NULL) return run_conv(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0), err);
-    if (c->device->half != NULL) {
-        cpu_half_product p =
-            product_in_half(k, (float *)rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_in(c, DY), cpu_adds(c, 0));
-        multiply_in_half(c, &p);
-        return DDP_OK;
-    }
-    return cpu_grad_weight(c->device->library, k->rows, k->inner, k->cols, false, cpu_in(c, DY),
-                           rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_adds(c, 0), err);
+    p = product_of(k, (float *)rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_in(c, DY), cpu_adds(c, 0));
+    multiply(c, &p);
+    return DDP_OK;
 }
 
 const cpu_family cpu_family_conv_grad = {.base.group = group_gradient,

@@ -29,20 +29,15 @@ static bool transposed(const low_lowering *w, const low_kernel *k)
     return low_node(w->p, k->nodes[0])->attrs.linear.transposed != 0;
 }
 
-static cpu_half_product forward_in_half(const low_kernel *k, bool is_transposed)
-{
-    return cpu_half_forward(k->rows, k->inner, k->cols, is_transposed, NULL, NULL);
-}
-
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
     const ddp_value *weight = low_value(w->p, k->in[W]);
     bool t = transposed(w, k);
     int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 2);
-    cpu_product *product;
-    ddp_status status;
+    cpu_product p;
 
+    (void)err;
     k->kind = FORWARD;
     k->plain = true;
     k->inner = weight->dims[t ? 0 : 1];
@@ -57,25 +52,13 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
         low_take(w, k, (uint32_t)act);
     }
     k->name = forward_name(k->in[B] >= 0, k->act);
-    if (w->device->half != NULL) {
-        cpu_half_product p = forward_in_half(k, t);
-        k->scratch_bytes = cpu_half_scratch(w->device, &p);
-        return DDP_OK;
-    }
-    if (k->rows == 1) {
+    if (k->rows == 1 && w->device->half == NULL) {
         k->kind = FORWARD_ROW;
         return DDP_OK;
     }
-    status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, t, k->in[B] >= 0, &product, err);
-    if (status != DDP_OK) return status;
-    k->state = product;
-    k->scratch_bytes = cpu_product_scratch(product);
+    p = cpu_product_forward(k->rows, k->inner, k->cols, t, NULL, NULL);
+    k->scratch_bytes = cpu_product_scratch(w->device, &p);
     return DDP_OK;
-}
-
-static ddp_status linear_build(const low_kernel *k, ddp_err *err)
-{
-    return k->state != NULL ? cpu_product_build(k->state, err) : DDP_OK;
 }
 
 /* Where the product goes: the pre-activation's storage, or the activation's when the former is inner. */
@@ -84,62 +67,28 @@ static float *product_target(const cpu_call *c)
     return cpu_out(c, Y) != NULL ? cpu_out(c, Y) : cpu_out(c, ACTIVATED);
 }
 
-static ddp_status linear_bind(const cpu_call *c, void **bound, ddp_err *err)
-{
-    cpu_bound *b = NULL;
-    ddp_status status = c->k->state != NULL ? cpu_product_bind(c->k->state, c->scratch, &b, err) : DDP_OK;
-
-    *bound = b;
-    return status;
-}
-
 typedef struct rows_job {
     const cpu_call *c;
     float *y;
 } rows_job;
-
-static void bias_rows(void *ctx, int64_t first, int64_t last)
-{
-    const rows_job *j = ctx;
-    const low_kernel *k = j->c->k;
-    float *out = k->out[ACTIVATED] >= 0 ? cpu_out(j->c, ACTIVATED) : j->y;
-    int64_t from = first * k->cols;
-
-    const float *bias = cpu_product_adds_bias(k->state) ? NULL : cpu_in(j->c, B);
-
-    j->c->device->kernels->bias_act(out + from, j->y + from, bias, last - first, k->cols, k->act);
-}
 
 static bool is_half(const cpu_call *c, uint32_t slot)
 {
     return low_value(c->program, c->k->in[slot])->dtype == DDP_BF16;
 }
 
-static void run_forward_half(const cpu_call *c)
+static void run_product(const cpu_call *c)
 {
     const low_kernel *k = c->k;
-    cpu_half_product p = forward_in_half(k, low_node(c->program, k->nodes[0])->attrs.linear.transposed != 0);
+    const bool is_transposed = low_node(c->program, k->nodes[0])->attrs.linear.transposed != 0;
+    cpu_product p = cpu_product_forward(k->rows, k->inner, k->cols, is_transposed, cpu_in(c, X), cpu_in(c, W));
 
-    p.left.at = cpu_in(c, X);
-    p.right.at = cpu_in(c, W);
     p.right.half = is_half(c, W);
     p.bias = cpu_in(c, B);
     p.plain = cpu_out(c, Y);
     p.activated = cpu_out(c, ACTIVATED);
     p.act = k->act;
-    cpu_half_multiply(c->device, &p, c->scratch);
-}
-
-static ddp_status run_forward_f32(const cpu_call *c, ddp_err *err)
-{
-    const low_kernel *k = c->k;
-    rows_job j = {.c = c, .y = product_target(c)};
-    ddp_status status = cpu_bound_run(c->bound, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.y, err);
-    bool biased = k->in[B] < 0 || cpu_product_adds_bias(k->state);
-
-    if (status != DDP_OK || (biased && k->act == CPU_ACT_NONE)) return status;
-    cpu_parallel(c->device->threads, k->rows, (CPU_GRAIN + k->cols - 1) / k->cols, bias_rows, &j);
-    return DDP_OK;
+    cpu_product_run(c->device, &p, c->scratch);
 }
 
 /* Columns first .. last - 1 of the only row. */
@@ -169,37 +118,30 @@ static void run_forward_row(const cpu_call *c)
 
 static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 {
-    if (c->device->half == NULL && c->k->kind == FORWARD) return run_forward_f32(c, err);
+    (void)err;
     if (c->k->kind == FORWARD_ROW)
         run_forward_row(c);
     else
-        run_forward_half(c);
+        run_product(c);
     return DDP_OK;
 }
 
-static void linear_unbind(void *bound) { cpu_bound_free(bound); }
-static void linear_release(void *state) { cpu_product_free(state); }
-
-const cpu_family cpu_family_linear = {.base.group = group_forward,
-                                      .build = linear_build,
-                                      .bind = linear_bind,
-                                      .run = run_forward,
-                                      .unbind = linear_unbind,
-                                      .base.release = linear_release};
+const cpu_family cpu_family_linear = {.base.group = group_forward, .run = run_forward};
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 enum { DY, OTHER }; /* in: dy, and the weight or the input */
 
-static cpu_half_product gradient_in_half(const low_kernel *k, const float *dy, const void *other, float *out, bool add)
+static cpu_product gradient_of(const low_kernel *k, const float *dy, const void *other, float *out, bool add)
 {
-    if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, k->act != 0, dy, other, out);
-    return cpu_half_grad_weight(k->rows, k->inner, k->cols, k->act != 0, dy, other, out, add);
+    if (k->kind == GRAD_INPUT) return cpu_product_grad_input(k->rows, k->inner, k->cols, k->act != 0, dy, other, out);
+    return cpu_product_grad_weight(k->rows, k->inner, k->cols, k->act != 0, dy, other, out, add);
 }
 
 /* act holds whether the weight is transposed. */
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_value *dy = low_value(w->p, k->in[DY]);
+    cpu_product p;
 
     (void)err;
     k->kind = low_node(w->p, node)->op == DDP_OP_LINEAR_GRAD_INPUT ? GRAD_INPUT : GRAD_WEIGHT;
@@ -210,29 +152,19 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
     k->inner = low_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
     if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
     if (cpu_narrow_group(w, k, node)) return DDP_OK;
-    if (w->device->half != NULL) {
-        cpu_half_product p = gradient_in_half(k, NULL, NULL, NULL, false);
-        k->scratch_bytes = cpu_half_scratch(w->device, &p);
-    }
+    p = gradient_of(k, NULL, NULL, NULL, false);
+    k->scratch_bytes = cpu_product_scratch(w->device, &p);
     return DDP_OK;
 }
 
 static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
 {
-    const low_kernel *k = c->k;
-    cpu_library *lib = c->device->library;
+    cpu_product p = gradient_of(c->k, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0), cpu_adds(c, 0));
 
-    if (c->device->half != NULL) {
-        cpu_half_product p = gradient_in_half(k, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0), cpu_adds(c, 0));
-        p.right.half = is_half(c, OTHER);
-        cpu_half_multiply(c->device, &p, c->scratch);
-        return DDP_OK;
-    }
-    if (k->kind == GRAD_INPUT)
-        return cpu_grad_input(lib, k->rows, k->inner, k->cols, k->act != 0, cpu_in(c, DY), cpu_in(c, OTHER),
-                              cpu_out(c, 0), err);
-    return cpu_grad_weight(lib, k->rows, k->inner, k->cols, k->act != 0, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0),
-                           cpu_adds(c, 0), err);
+    (void)err;
+    p.right.half = is_half(c, OTHER);
+    cpu_product_run(c->device, &p, c->scratch);
+    return DDP_OK;
 }
 
 const cpu_family cpu_family_linear_grad = {.base.group = group_gradient, .run = run_gradient};

@@ -63,20 +63,20 @@ CPU_INLINE void pack_panels_turned(uint32_t *to, const cpu_side *s, int64_t r, i
 CPU_INLINE int64_t turned_stride(int64_t pairs) { return ((pairs * ROWS + 10 + 15) / 16 | 1) * 16; }
 
 /* ---- the left side ----------------------------------------------------------------------------------------------- */
-static uint64_t left_bytes(const cpu_half_product *p)
+static uint64_t left_bytes(const cpu_product *p)
 {
     if (p->left.turned) return (uint64_t)((p->m + ROWS - 1) / ROWS * turned_stride((p->k + 1) / 2)) * 4;
     return (uint64_t)(p->m * round_up(p->k, 2)) * 2;
 }
 
-static int64_t prepare_count(const cpu_half_product *p)
+static int64_t prepare_count(const cpu_product *p)
 {
     return p->left.turned ? (p->m + SIXES * ROWS - 1) / (SIXES * ROWS) : p->m;
 }
 
 /* Groups first .. last - 1 of sixteen panels of six rows. A store has sixteen words, of which the next one of the
  * panel overwrites ten; the last one's lie in the gap before the next panel. */
-static void prepare_turned(const cpu_half_product *p, int64_t first, int64_t last)
+static void prepare_turned(const cpu_product *p, int64_t first, int64_t last)
 {
     const int64_t pairs = (p->k + 1) / 2, stride = turned_stride(pairs), panels = (p->m + ROWS - 1) / ROWS;
     const cpu_side *s = &p->left;
@@ -99,7 +99,7 @@ static void prepare_turned(const cpu_half_product *p, int64_t first, int64_t las
     }
 }
 
-static void prepare(const cpu_half_product *p, int64_t first, int64_t last)
+static void prepare(const cpu_product *p, int64_t first, int64_t last)
 {
     const int64_t k = round_up(p->k, 2);
 
@@ -178,7 +178,7 @@ static void act_row(float *restrict to, const float *restrict x, uint32_t act)
     }
 }
 
-static void finish_tile(const cpu_half_product *p, float c[ROWS][PANEL], int64_t row, int64_t rows, int64_t col,
+static void finish_tile(const cpu_product *p, float c[ROWS][PANEL], int64_t row, int64_t rows, int64_t col,
                         int64_t n)
 {
     _Alignas(64) float y[PANEL];
@@ -199,22 +199,22 @@ typedef struct block {
     bool past;        /* the result is too large for the caches and 64-byte aligned */
 } block;
 
-static int64_t part_of_k(const cpu_half_product *p)
+static int64_t part_of_k(const cpu_product *p)
 {
     return least(round_up(p->k, 2), p->right.turned ? LONGEST_TURNED : LONGEST);
 }
 
-static int64_t block_columns(const cpu_half_product *p)
+static int64_t block_columns(const cpu_product *p)
 {
     int64_t k = part_of_k(p), cols = BLOCK_BYTES / (k * 2) / PANEL * PANEL;
 
     return cols < PANEL ? PANEL : least(cols, round_up(p->n, PANEL));
 }
 
-static uint64_t right_bytes(const cpu_half_product *p) { return (uint64_t)(part_of_k(p) * block_columns(p)) * 2; }
+static uint64_t right_bytes(const cpu_product *p) { return (uint64_t)(part_of_k(p) * block_columns(p)) * 2; }
 
 /* A whole panel of a result in f32 that nothing more becomes of is summed where it belongs. */
-static void run_tile(const cpu_half_product *p, const block *b, const uint32_t *panel, int64_t col, int64_t row)
+static void run_tile(const cpu_product *p, const block *b, const uint32_t *panel, int64_t col, int64_t row)
 {
     const int64_t rows = least(ROWS, p->m - row), n = least(PANEL, p->n - col), pairs = (p->k + 1) / 2,
                   part = (b->k + 1) / 2;
@@ -246,7 +246,7 @@ static void run_tile(const cpu_half_product *p, const block *b, const uint32_t *
         for (int64_t r = 0; r < rows; r++) memcpy(to + r * p->n, c[r], (size_t)n * sizeof(float));
 }
 
-CPU_INLINE void pack_right(const cpu_half_product *p, const block *b, uint32_t *packed, const bool half)
+CPU_INLINE void pack_right(const cpu_product *p, const block *b, uint32_t *packed, const bool half)
 {
     const int64_t panel = (b->k + 1) / 2 * PANEL;
 
@@ -257,10 +257,10 @@ CPU_INLINE void pack_right(const cpu_half_product *p, const block *b, uint32_t *
             pack_panel(packed + c / PANEL * panel, &p->right, b->col + c, least(PANEL, b->cols - c), b->k0, b->k, half);
 }
 
-static void pack_f32(const cpu_half_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, false); }
-static void pack_half(const cpu_half_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, true); }
+static void pack_f32(const cpu_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, false); }
+static void pack_half(const cpu_product *p, const block *b, uint32_t *packed) { pack_right(p, b, packed, true); }
 
-static void run_block(const cpu_half_product *p, const block *b, uint32_t *packed)
+static void run_block(const cpu_product *p, const block *b, uint32_t *packed)
 {
     const int64_t panel = (b->k + 1) / 2 * PANEL;
 
@@ -269,7 +269,7 @@ static void run_block(const cpu_half_product *p, const block *b, uint32_t *packe
         for (int64_t c = 0; c < b->cols; c += PANEL) run_tile(p, b, packed + c / PANEL * panel, b->col + c, row);
 }
 
-static void run(const cpu_half_product *p, int64_t first, int64_t last, void *scratch)
+static void run(const cpu_product *p, int64_t first, int64_t last, void *scratch)
 {
     const int64_t columns = block_columns(p), part = part_of_k(p);
     const bool past =

@@ -105,8 +105,20 @@ typedef struct cpu_cached_attention {
     float scale;
 } cpu_cached_attention;
 
+/* The parts of a matrix product of f32: see product_body.h. Packers take element (i, k) at i * along + k * down, of which
+ * one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
+typedef struct cpu_product_kernels {
+    int64_t rows, cols; /* of a tile */
+    void (*pack_left)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
+    void (*pack_right)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
+    /* c (count, wide) = or += one left panel, of which `count` lines count, times the right panels. */
+    void (*row)(float *c, int64_t stride, const float *left, const float *right, int64_t depth, int64_t count,
+                int64_t wide, bool add);
+} cpu_product_kernels;
+
 typedef struct cpu_kernels {
     const char *isa;
+    cpu_product_kernels product;
     cpu_image_kernels image;
     cpu_winograd_kernels winograd;
     /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */

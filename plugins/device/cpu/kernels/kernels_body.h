@@ -26,6 +26,7 @@
 #include "row_body.h"
 #include "peak_body.h"
 #include "winograd/winograd_body.h"
+#include "product_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {
@@ -377,6 +378,11 @@ static int64_t accuracy(const float *logits, const int64_t *label, int64_t rows,
 
 const cpu_kernels CPU_ISA_TABLE = {
     .isa = CPU_ISA_NAME,
+    .product = {.rows = PRODUCT_ROWS,
+                .cols = PRODUCT_COLS,
+                .pack_left = product_pack_left,
+                .pack_right = product_pack_right,
+                .row = product_row},
     .image = CPU_IMAGE_KERNELS,
     .winograd = CPU_WINOGRAD_KERNELS,
     .bias_act = bias_act,

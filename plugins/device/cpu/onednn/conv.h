@@ -7,7 +7,9 @@
  * device's one thread. */
 #pragma once
 
-#include "gemm.h"
+#include "library.h"
+
+#include <stdbool.h>
 
 typedef struct cpu_conv_shape {
     int64_t images, channels, height, width; /* of x */

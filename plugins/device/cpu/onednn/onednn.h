@@ -1,4 +1,4 @@
-/* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
+/* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: library.c and conv.c. */
 #pragma once
 
 #include "api.h"
@@ -13,12 +13,10 @@ struct cpu_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;
-    struct cpu_product *products; /* the matrix products that somebody uses, each kind once */
-    bool generated;               /* the code of sgemm, by its first call */
 };
 
 /* Before oneDNN generates code: that does not survive an allocation that fails, but crashes. A primitive takes up to a
- * megabyte, all that sgemm generates takes six. */
+ * megabyte. */
 ddp_status cpu_library_room(ddp_err *err);
 
 /* OpenMP's count is a property of the calling thread, oneDNN reads it at creation and at execution: both must agree. */
