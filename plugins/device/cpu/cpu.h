@@ -29,7 +29,7 @@ struct ddp_device {
     const cpu_half_kernels *half; /* NULL: products are in f32 */
     bool wants_half;              /* though they should be in bf16 */
     cpu_library *library;
-    int64_t block_columns; /* of a product: as many as stay in the second cache */
+    int64_t block_rows; /* of a product's left side: as many as stay in the second cache */
     cpu_pins *pins;        /* NULL: the threads run where the system puts them */
 };
 

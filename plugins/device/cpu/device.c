@@ -30,13 +30,13 @@ static const char *who_lacks_bf16(void)
     return DDP_ISA_ARM64 ? "device \"cpu\" on ARM64" : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU" : "this CPU";
 }
 
-/* Half of the second cache for 256 rows of as many numbers. Changes no bit. */
-static int64_t block_columns(void)
+/* Three eighths of the second cache, in rows of 256 numbers. Changes no bit. */
+static int64_t block_rows(void)
 {
     const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); /* 0 or -1: not known */
-    const int64_t columns = (bytes > 0 ? bytes : 512 << 10) / 2 / (256 * (int64_t)sizeof(float));
+    const int64_t rows = (bytes > 0 ? bytes : 512 << 10) / 8 * 3 / (256 * (int64_t)sizeof(float));
 
-    return columns < 128 ? 128 : columns > 1024 ? 1024 : columns;
+    return rows < 128 ? 128 : rows > 1024 ? 1024 : rows;
 }
 
 static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
@@ -65,7 +65,7 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     d->kernels = cpu_kernels_variants[ddp_isa_best()];
     d->wants_half = p->precision == DDP_PRECISION_BF16;
     if (d->wants_half) d->half = cpu_half_available();
-    d->block_columns = block_columns();
+    d->block_rows = block_rows();
     status = cpu_library_open(p->threads, &d->library, err);
     if (status != DDP_OK) {
         free(d);

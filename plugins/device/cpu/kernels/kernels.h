@@ -105,15 +105,25 @@ typedef struct cpu_cached_attention {
     float scale;
 } cpu_cached_attention;
 
+/* Numbers from a packed panel of `width` lines to the next: with a gap, and an odd number of lines of the cache, lest all
+ * panels begin in the same set of it. */
+static inline int64_t cpu_product_stride(int64_t width, int64_t depth)
+{
+    return (((width * depth + 15) / 16 + 1) | 1) * 16;
+}
+
+enum { CPU_PRODUCT_SET, CPU_PRODUCT_ADD, CPU_PRODUCT_PAST }; /* what becomes of the sums; past the caches */
+
 /* The parts of a matrix product of f32: see product_body.h. Packers take element (i, k) at i * along + k * down, of which
  * one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
 typedef struct cpu_product_kernels {
     int64_t rows, cols; /* of a tile */
     void (*pack_left)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     void (*pack_right)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
-    /* c (count, wide) = or += one left panel, of which `count` lines count, times the right panels. */
-    void (*row)(float *c, int64_t stride, const float *left, const float *right, int64_t depth, int64_t count,
-                int64_t wide, bool add);
+    /* c (count, wide) = or += the left panels of `count` lines times the right panels of `wide` lines. Past the caches:
+     * its rows begin where a vector of the CPU may. */
+    void (*panels)(float *c, int64_t stride, const float *left, const float *right, int64_t depth, int64_t count,
+                   int64_t wide, int how);
 } cpu_product_kernels;
 
 typedef struct cpu_kernels {

@@ -1,6 +1,6 @@
-/* plugins/device/cpu/kernels/product.c -- see product.h. In f32: blocks of the right side, packed once each, stay in the
- * second cache; a panel of the left side, packed as it is needed, in the first; sums in registers (product_body.h). A
- * thread computes a stretch of columns or rows with room of its own for both. */
+/* plugins/device/cpu/kernels/product.c -- see product.h. In f32: blocks of the left side, packed once each, stay in the
+ * second cache; a panel of the right side, packed when it is first needed, in the first; sums in registers
+ * (product_body.h). A thread computes a stretch of rows and columns with room of its own for both. */
 #include "cpu.h"
 
 #define SERIAL_FLOPS 4e6 /* below, waking another thread costs more */
@@ -61,28 +61,69 @@ static void half_run(const ddp_device *d, cpu_product *p, void *scratch)
 }
 
 /* ---- f32 --------------------------------------------------------------------------------------------------------- */
-enum { DEPTH = 256, PANEL = 16 * DEPTH, STRETCH = 64 };
+enum {
+    DEPTH = 256,          /* of k that is summed in registers before it goes to memory: the bits depend on it */
+    WIDEST = 2048,        /* columns whose packed right side is kept for the next rows */
+    PACKED = 8,           /* panels of the right side that are packed, and whose columns are finished, together */
+    PAST_CACHES = 8 << 20 /* bytes of a result */
+};
 
-/* How the work is cut: `down` times `across` pieces, each of which packs blocks of at most `wide` columns. */
+/* How the work is cut: `down` times `across` pieces. A piece packs blocks of `tall` rows of the left side, and of `wide`
+ * columns of the right one, whose panels are kept where there are more rows than one block. */
 typedef struct cut {
-    int64_t down, across, wide, depth;
+    int64_t down, across, tall, wide, depth, panels;
+    bool kept; /* the right side, for the next rows */
 } cut;
+
+/* Panels of a stretch that is cut into `parts`, and in the largest of them. */
+static int64_t share(int64_t n, int64_t unit, int64_t parts) { return times(times(n, unit), parts) * unit; }
+
+/* Pieces for the threads: those whose largest has the least to multiply and to pack. */
+static void cut_pieces(const ddp_device *d, const cpu_product *p, cut *c)
+{
+    const cpu_product_kernels *f = &d->kernels->product;
+    const int64_t threads = 2.0 * (double)p->m * (double)p->n * (double)p->k < SERIAL_FLOPS ? 1 : (int64_t)d->threads;
+    double least_cost = 0;
+
+    for (int64_t across = 1; across <= threads; across++) {
+        const int64_t down = threads / across;
+        const double rows = (double)share(p->m, f->rows, down), cols = (double)share(p->n, f->cols, across);
+        const double cost = rows * cols + 16 * (rows + cols);
+        if (across > 1 && cost >= least_cost) continue;
+        least_cost = cost;
+        c->down = least(down, times(p->m, f->rows));
+        c->across = least(across, times(p->n, f->cols));
+    }
+}
 
 static cut cut_of(const ddp_device *d, const cpu_product *p)
 {
     const cpu_product_kernels *f = &d->kernels->product;
-    const int64_t threads = 2.0 * (double)p->m * (double)p->n * (double)p->k < SERIAL_FLOPS ? 1 : (int64_t)d->threads;
-    cut c = {.across = least(threads, times(p->n, STRETCH))};
-    int64_t columns;
+    const int64_t depth = (times(p->k, times(p->k, DEPTH)) + 7) / 8 * 8;
+    cut c = {.depth = depth};
+    int64_t rows, cols;
 
-    c.down = least(threads / c.across, times(p->m, f->rows));
-    c.depth = (times(p->k, times(p->k, DEPTH)) + 7) / 8 * 8;
-    columns = times(times(p->n, f->cols), c.across) * f->cols;
-    c.wide = times(times(columns, f->cols), times(columns, d->block_columns)) * f->cols;
+    cut_pieces(d, p, &c);
+    rows = share(p->m, f->rows, c.down);
+    cols = share(p->n, f->cols, c.across);
+    c.tall = share(rows, f->rows, times(rows, d->block_rows * DEPTH / depth));
+    c.wide = share(cols, f->cols, times(cols, WIDEST));
+    c.kept = rows > c.tall;
+    c.panels = c.kept ? times(c.wide, PACKED * f->cols) * PACKED : PACKED;
     return c;
 }
 
-static uint64_t room_of(const cut *c) { return lines((uint64_t)(PANEL + c->depth * c->wide) * sizeof(float)); }
+static int64_t left_size(const cpu_product_kernels *f, const cut *c)
+{
+    return c->tall / f->rows * cpu_product_stride(f->rows, c->depth);
+}
+
+static uint64_t room_of(const ddp_device *d, const cut *c)
+{
+    const cpu_product_kernels *f = &d->kernels->product;
+
+    return lines((uint64_t)(left_size(f, c) + c->panels * cpu_product_stride(f->cols, c->depth)) * sizeof(float));
+}
 
 typedef struct f32_job {
     const ddp_device *d;
@@ -104,31 +145,45 @@ static const float *at(const cpu_side *s, int64_t line, int64_t k)
 static int64_t along(const cpu_side *s) { return s->turned ? 1 : s->stride; }
 static int64_t down(const cpu_side *s) { return s->turned ? s->stride : 1; }
 
-/* The bias and the activation of rows whose sums are whole, while they are in the cache. */
-static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const stretch *s, int64_t row, int64_t rows)
+/* The bias and the activation of columns whose sums are whole, while they are in the cache. */
+static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const stretch *s, int64_t col, int64_t cols)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        float *from = y + (row + r) * p->n + s->col;
-        float *to = p->activated != NULL ? p->activated + (row + r) * p->n + s->col : from;
-        f->bias_act(to, from, p->bias != NULL ? p->bias + s->col : NULL, 1, s->cols, p->activated != NULL ? p->act : 0);
+    for (int64_t r = s->row; r < s->row + s->rows; r++) {
+        float *from = y + r * p->n + col, *to = p->activated != NULL ? p->activated + r * p->n + col : from;
+        f->bias_act(to, from, p->bias != NULL ? p->bias + col : NULL, 1, cols, p->activated != NULL ? p->act : 0);
     }
 }
 
-/* One block of the right side with all rows. */
-static void run_block(const f32_job *j, const stretch *s, float *room)
+/* Sets, adds to what is there, or past the caches, where the result is too large for them. */
+static int how_of(const cpu_product *p, const stretch *s)
+{
+    if (p->add || s->k > 0) return CPU_PRODUCT_ADD;
+    if (s->depth < p->k || p->activated != NULL || p->bias != NULL) return CPU_PRODUCT_SET;
+    return p->m * p->n * (int64_t)sizeof(float) >= PAST_CACHES && p->n % 16 == 0 && (uintptr_t)p->plain % 64 == 0
+               ? CPU_PRODUCT_PAST
+               : CPU_PRODUCT_SET;
+}
+
+/* One block of the left side with all columns; `first`: of the rows, which packs the right side. */
+static void run_block(const f32_job *j, const stretch *s, float *left, float *right, bool first)
 {
     const cpu_product_kernels *f = &j->d->kernels->product;
     const cpu_product *p = j->p;
-    float *y = p->plain != NULL ? p->plain : p->activated, *right = room + PANEL;
+    const int64_t next = cpu_product_stride(f->cols, s->depth), packed = PACKED * f->cols,
+                  together = least(PACKED, times(DEPTH, s->depth)) * f->cols;
+    float *y = p->plain != NULL ? p->plain : p->activated;
     const bool last = s->k + s->depth == p->k && (p->bias != NULL || p->activated != NULL);
 
-    f->pack_right(right, at(&p->right, s->col, s->k), along(&p->right), down(&p->right), s->cols, s->depth);
-    for (int64_t i = s->row; i < s->row + s->rows; i += f->rows) {
-        const int64_t rows = least(f->rows, s->row + s->rows - i);
+    f->pack_left(left, at(&p->left, s->row, s->k), along(&p->left), down(&p->left), s->rows, s->depth);
+    for (int64_t g = 0; g < s->cols; g += packed) {
+        const int64_t col = s->col + g, cols = least(packed, s->cols - g);
 
-        f->pack_left(room, at(&p->left, i, s->k), along(&p->left), down(&p->left), rows, s->depth);
-        f->row(y + i * p->n + s->col, p->n, room, right, s->depth, rows, s->cols, p->add || s->k > 0);
-        if (last) finish(j->d->kernels, p, y, s, i, rows);
+        if (first) f->pack_right(right, at(&p->right, col, s->k), along(&p->right), down(&p->right), cols, s->depth);
+        for (int64_t i = 0; i < cols; i += together)
+            f->panels(y + s->row * p->n + col + i, p->n, left, right + i / f->cols * next, s->depth, s->rows,
+                      least(together, cols - i), how_of(p, s));
+        if (j->c.kept) right += PACKED * next;
+        if (last) finish(j->d->kernels, p, y, s, col, cols);
     }
 }
 
@@ -141,25 +196,34 @@ static void part(int64_t n, int64_t unit, int64_t i, int64_t count, int64_t *fir
     *length = least(units * (i + 1) / count * unit, n) - *first;
 }
 
+static void run_piece(const f32_job *j, int64_t row, int64_t rows, int64_t col, int64_t cols, float *room)
+{
+    const cut *c = &j->c;
+    stretch s;
+
+    for (s.col = col; s.col < col + cols; s.col += s.cols) {
+        s.cols = least(c->wide, col + cols - s.col);
+        for (s.k = 0; s.k < j->p->k; s.k += s.depth) {
+            s.depth = least(c->depth, j->p->k - s.k);
+            for (s.row = row; s.row < row + rows; s.row += s.rows) {
+                s.rows = least(c->tall, row + rows - s.row);
+                run_block(j, &s, room, room + left_size(&j->d->kernels->product, c), s.row == row);
+            }
+        }
+    }
+}
+
 static void run_pieces(void *ctx, int64_t first, int64_t last)
 {
     const f32_job *j = ctx;
     const cpu_product_kernels *f = &j->d->kernels->product;
 
     for (int64_t i = first; i < last; i++) {
-        float *room = (float *)(void *)(j->rooms + (uint64_t)i * room_of(&j->c));
-        stretch s;
-        int64_t col, cols;
+        int64_t row, rows, col, cols;
 
-        part(j->p->m, f->rows, i / j->c.across, j->c.down, &s.row, &s.rows);
+        part(j->p->m, f->rows, i / j->c.across, j->c.down, &row, &rows);
         part(j->p->n, f->cols, i % j->c.across, j->c.across, &col, &cols);
-        for (s.col = col; s.col < col + cols; s.col += s.cols) {
-            s.cols = least(j->c.wide, col + cols - s.col);
-            for (s.k = 0; s.k < j->p->k; s.k += s.depth) {
-                s.depth = least(j->c.depth, j->p->k - s.k);
-                run_block(j, &s, room);
-            }
-        }
+        run_piece(j, row, rows, col, cols, (float *)(void *)(j->rooms + (uint64_t)i * room_of(j->d, &j->c)));
     }
 }
 
@@ -167,7 +231,7 @@ uint64_t cpu_product_scratch(const ddp_device *d, const cpu_product *p)
 {
     const cut c = cut_of(d, p);
 
-    return d->half != NULL ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(&c);
+    return d->half != NULL ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(d, &c);
 }
 
 void cpu_product_run(const ddp_device *d, cpu_product *p, void *scratch)
