@@ -178,9 +178,9 @@ static void on_crash(int sig)
     (void)raise(sig); /* once the handler is left */
 }
 
-/* On a stack of its own: the kernels of oneDNN's sgemm point the stack pointer of the calling thread, which is the
- * main thread and so the one that gets the signals, into memory of the heap. What the system writes below it there
- * is someone else's. */
+/* On a stack of its own: generated code of a library may point the stack pointer of the calling thread, which is the
+ * main thread and so the one that gets the signals, into memory of the heap, as that of oneDNN's sgemm did. What the
+ * system writes below it there is someone else's. */
 ddp_stop *ddp_handle_signals(ddp_cause *cause)
 {
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, now;

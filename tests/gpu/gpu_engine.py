@@ -247,7 +247,6 @@ class Context:
         base = {"train": {"device": self.device(), "epochs": 100000, "eval_every": 0, "seed": 1}, "output": {"dir": out, "log_every": 1000000}}
         if not on_cuda:
             config = {k: v for k, v in config.items() if k != "device.cuda"}
-            base["device.cpu"] = {"without_bf16": "f32"}
         ini = self.work / f"{number:03d}-{name}.ini"
         ini.write_text(ini_text(merged(base, self.device_section() if on_cuda else {}, config)))
         return ini, out

@@ -57,11 +57,6 @@ def has_bf16():
     return os.environ.get("DDPENGINE_CPU") in (None, "", "native") and "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
 
 
-def needs_bf16():
-    if not has_bf16():
-        raise Skip("no AVX512_BF16: this CPU lacks it, or DDPENGINE_CPU leaves it out")
-
-
 def until(condition, what, patience=PATIENCE):
     """Polls until `condition` gives something true, and returns that; `what` says what does not come."""
     limit = Patience(patience)

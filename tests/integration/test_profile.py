@@ -100,7 +100,7 @@ class Profile(Case):
         self.equal(rows["linear+bias+relu"][0], 2)
 
     def test_no_folder_and_bf16(self):
-        r = self.run("-c", self.ini("x.ini"), "--profile", "--set", "device.cpu.without_bf16=f32", "--set", "train.precision=bf16")
+        r = self.run("-c", self.ini("x.ini"), "--profile", "--set", "train.precision=bf16")
         self.equal(r.code, 0, r)
         self.check("linear+bias+relu" in self.table(r)[0], r)
         self.equal(sorted(p.name for p in self.dir.iterdir()), ["x.ini"])

@@ -52,7 +52,7 @@ class Stop(Case):
                 self.equal(rest["parameter_sha256"], whole["parameter_sha256"], f"not the bits of an uncut run: {rest}")
 
     def test_a_signal_within_a_matrix_product(self):
-        """oneDNN's sgemm (2.6) points the stack pointer into memory of the heap: a handler that runs there overwrites it."""
+        """A library's generated code may point the stack pointer into memory of the heap, where a handler would overwrite it."""
         self.environ = {}
         wide = {"train": {"batch_size": 64}, "model.mlp": {"hidden": "1500, 1500"}, "data.synthetic": {"samples": 6400}}
         path = self.ini("wide.ini", LONG, wide, self.dirs("wide"), {"output": {"log_every": 1}})

@@ -5,7 +5,7 @@ import re
 import sys
 
 import harness
-from harness import Case, FASHION, Skip, has_bf16, needs_bf16
+from harness import Case, FASHION, Skip
 
 
 class Train(Case):
@@ -110,13 +110,6 @@ class Train(Case):
         self.fails(r, 2, "DDPENGINE_CPU", '"avx3"', "portable, avx2, avx512 and native", "unset it")
 
     def test_precision_bf16(self):
-        self.environ = {}
-        if not has_bf16():
-            r = self.run("-c", self.ini("x.ini"), "--set", "train.precision=bf16")
-            self.fails(r, 3, "precision = bf16", "without_bf16")
-            r = self.train({"train": {"precision": "bf16"}, "device.cpu": {"without_bf16": "f32"}})
-            self.equal(r.summary["parameter_sha256"], self.train({}).summary["parameter_sha256"])
-            needs_bf16()
         plain = self.train({"train": {"epochs": 4}}, nproc=2)
         half = self.train({"train": {"epochs": 4, "precision": "bf16"}, "checkpoint": {"dir": self.dir / "ck"}}, nproc=2)
         self.equal((plain.summary["precision"], half.summary["precision"]), ("f32", "bf16"))
@@ -132,7 +125,7 @@ class Train(Case):
         port = harness.free_port()
         ranks = [self.start("-c", self.ini(f"r{r}.ini", {
             "group": {"backend": "gloo-tcp", "init_method": f"tcp://127.0.0.1:{port}", "world_size": 2, "rank": r},
-            "train": {"precision": ("f32", "bf16")[r]}, "device.cpu": {"without_bf16": "f32"}})) for r in (0, 1)]
+            "train": {"precision": ("f32", "bf16")[r]}})) for r in (0, 1)]
         for p in ranks:
             self.fails(self.finish(p), 4, "precision", "bf16", "f32")
         self.fails(self.run("-c", self.ini("x.ini"), "--set", "train.precision=half"), 2, "precision", "f32|bf16")

@@ -26,11 +26,11 @@ struct ddp_device {
     const ddp_host *host;
     uint32_t threads;
     const cpu_kernels *kernels;
-    const cpu_half_kernels *half; /* NULL: products are in f32 */
-    bool wants_half;              /* though they should be in bf16 */
+    bool bf16;                    /* what products multiply is rounded to bf16 */
+    const cpu_half_kernels *half; /* and the CPU's instructions for that; NULL: by f32's */
     cpu_library *library;
     int64_t block_rows; /* of a product's left side: as many as stay in the second cache */
-    cpu_pins *pins;        /* NULL: the threads run where the system puts them */
+    cpu_pins *pins;     /* NULL: the threads run where the system puts them */
 };
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */

@@ -12,24 +12,6 @@
 #define ALIGNMENT  64
 #define HUGE_BYTES (2u << 20) /* from this size on, memory is aligned to and asked for in huge pages */
 
-enum { REFUSE = 0, COMPUTE_IN_F32 };
-typedef struct cpu_config {
-    int32_t without_bf16;
-} cpu_config;
-
-static const ddp_option options[] = {
-    {"without_bf16", "refuse", "refuse|f32",
-     "What [train] precision = bf16 does on a CPU without bf16 instructions. refuse: the run ends with an error; f32: "
-     "it computes in f32.",
-     DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
-};
-
-/* Where there is no bf16. */
-static const char *who_lacks_bf16(void)
-{
-    return DDP_ISA_ARM64 ? "device \"cpu\" on ARM64" : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU" : "this CPU";
-}
-
 /* Three eighths of the second cache, in rows of 256 numbers. Changes no bit. */
 static int64_t block_rows(void)
 {
@@ -42,19 +24,13 @@ static int64_t block_rows(void)
 static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
                            ddp_err *err)
 {
-    const cpu_config *given = config;
     ddp_device *d;
     ddp_status status;
 
+    (void)config;
     if (p->precision != DDP_PRECISION_F32 && p->precision != DDP_PRECISION_BF16)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"cpu\" does not know precision %u; set [train] precision to f32", p->precision);
-    if (p->precision == DDP_PRECISION_BF16 && cpu_half_available() == NULL && given->without_bf16 == REFUSE)
-        return ddp_fail(
-            err, DDP_ERR_UNSUPPORTED,
-            "[train] precision = bf16: %s has no instructions for bf16 (AVX512_BF16); "
-            "set precision = f32, or [device.cpu] without_bf16 = f32 to compute in f32 where they are missing",
-            who_lacks_bf16());
     if (p->threads == 0 || p->threads > 4096)
         return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
                         p->threads);
@@ -63,8 +39,8 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     d->host = host;
     d->threads = p->threads;
     d->kernels = cpu_kernels_variants[ddp_isa_best()];
-    d->wants_half = p->precision == DDP_PRECISION_BF16;
-    if (d->wants_half) d->half = cpu_half_available();
+    d->bf16 = p->precision == DDP_PRECISION_BF16;
+    if (d->bf16) d->half = cpu_half_available();
     d->block_rows = block_rows();
     status = cpu_library_open(p->threads, &d->library, err);
     if (status != DDP_OK) {
@@ -104,12 +80,15 @@ static void cpu_model(char *name, size_t capacity)
 static void cpu_describe(ddp_device *d, ddp_device_info *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    char model[80];
+    char model[64];
 
     cpu_model(model, sizeof(model));
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
     (void)snprintf(out->name, sizeof(out->name), "%s, %s%s%s", model, d->kernels->isa,
-                   d->half != NULL ? ", products in bf16" : "", ddp_isa_limit() >= 0 ? " (DDPENGINE_CPU)" : "");
+                   d->half != NULL ? ", products in bf16"
+                   : d->bf16       ? ", bf16 no faster than f32"
+                                   : "",
+                   ddp_isa_limit() >= 0 ? " (DDPENGINE_CPU)" : "");
     cpu_library_version(out->library, sizeof(out->library));
 }
 
@@ -154,11 +133,13 @@ static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err
 
 static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
 {
-    if (d->wants_half && d->half == NULL)
-        p->report(
-            p->ctx, DDP_FINDING_WARNING, "CPU",
-            "%s has no instructions for bf16 (AVX512_BF16): products are in f32, which is no faster than precision = f32",
-            who_lacks_bf16());
+    if (d->bf16 && d->half == NULL)
+        p->report(p->ctx, DDP_FINDING_WARNING, "CPU",
+                  "%s multiplies bf16 no faster than f32, for it has no instructions for it (AVX512_BF16): set [train] "
+                  "precision = f32, unless the memory of a frozen base under [lora] is what you want to save",
+                  DDP_ISA_ARM64          ? "device \"cpu\" on ARM64"
+                  : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU"
+                                         : "this CPU");
 #if defined(__x86_64__)
     else if (ddp_isa_of_cpu() > DDP_ISA_AVX2)
         p->report(
@@ -168,7 +149,7 @@ static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
     else if (DDP_ISA_ARM64)
         p->report(
             p->ctx, DDP_FINDING_OK, "CPU",
-            "%s, which every ARM64 has; products are plain loops of oneDNN, unless it was built with the Arm Compute Library",
+            "%s, which every ARM64 has; most convolutions are plain loops of oneDNN, unless it was built with the Arm Compute Library",
             d->kernels->isa);
     else
         p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
@@ -182,7 +163,7 @@ static ddp_status cpu_sync(ddp_device *d, ddp_err *err)
     return DDP_OK; /* run returns when its kernels are done */
 }
 
-uint32_t cpu_frozen_dtypes(ddp_device *d) { return d->half != NULL ? 1u << DDP_BF16 : 0; }
+uint32_t cpu_frozen_dtypes(ddp_device *d) { return d->bf16 ? 1u << DDP_BF16 : 0; }
 
 static const ddp_device_ops ops = {
     .struct_size = sizeof(ops),
@@ -215,5 +196,5 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     .priority = 10,
     .memory = DDP_MEMORY_HOST,
     .install = "Debian package libdnnl2",
-    DDP_PLUGIN_TAIL("cpu", "0.1.0", "the host's CPU, matrix products by oneDNN", DDP_OPTIONS(options, cpu_config), ops),
+    DDP_PLUGIN_TAIL("cpu", "0.1.0", "the host's CPU", DDP_NO_OPTIONS, ops),
 };

@@ -109,7 +109,6 @@ class LossMean(Case):
             self.close_to_exact({"hook": {"plugin": name}})
 
     def test_bf16(self):
-        harness.needs_bf16()
         self.close_to_exact({"train": {"precision": "bf16"}})
 
     def test_auto_and_batch(self):

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from checkpoint_files import read_safetensors  # noqa: E402
-from harness import Case, needs_bf16, seldom, until  # noqa: E402
+from harness import Case, seldom, until  # noqa: E402
 
 ADAMW = {"algorithm": "adamw", "lr": 0.003, "momentum": None}
 LORA = {"lora": {"rank": 3, "dropout": 0.1}, "optimizer": ADAMW}
@@ -100,7 +100,6 @@ class Lora(Case):
 
     def test_base_in_bf16(self):
         """Held in bf16 it has the bits of one that is rounded and held in f32, as where ranks may be lost; in every way of an update."""
-        needs_bf16()
         half = {"train": {"precision": "bf16", "max_steps": 20}}
         shas = {name: self.saved(half, way, folder=name, name=f"{name}.ini").summary["parameter_sha256"]
                 for name, way in {**WAYS, "f32": {"run": {"restarts": 1}}, "ema": {"optimizer": {"ema": 0.9}}}.items()}
@@ -114,7 +113,6 @@ class Lora(Case):
 
     def test_base_in_bf16_is_used(self):
         """`eval` has the run's numbers in either precision, and a merged model those of the base's file."""
-        needs_bf16()
         data = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4, "seed": 1}}
         half = {"train": {"precision": "bf16"}, "optimizer": {"lr": 1e-30}}
         r = self.saved(data, half, nproc=0)
@@ -130,7 +128,6 @@ class Lora(Case):
 
     @seldom
     def test_memory_of_a_base_in_bf16(self):
-        needs_bf16()
         wide = {"model.mlp": {"hidden": "1024, 1024"}}
         held = {p: self.resident(p, wide, {"train": {"precision": p}}) for p in ("f32", "bf16")}
         self.check(held["bf16"] < 0.75 * held["f32"], held)

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
 from flawed import WAYS, Flawed, buffered, compiled, device, over  # noqa: E402
-from harness import SRC, has_bf16, long_case  # noqa: E402
+from harness import SRC, long_case  # noqa: E402
 
 # 20 steps an epoch; checkpoints of steps 7, 14, 21, ..
 BACK = {"train": {"non_finite": "rollback", "epochs": 2, "max_steps": 26}, "output": {"audit": "yes"}}
@@ -55,8 +55,7 @@ class Rollback(Flawed):
         """Ranks that share what is trained, on a base in f32 and in bf16."""
         lora = {"lora": {"rank": 3}}
         self.same_bits("lora", NAN, BACK, WAYS["direct"], ADAMW, lora, to=21)
-        if has_bf16():
-            self.same_bits("half", NAN, BACK, WAYS["direct"], ADAMW, lora, {"train": {"precision": "bf16"}}, to=21)
+        self.same_bits("half", NAN, BACK, WAYS["direct"], ADAMW, lora, {"train": {"precision": "bf16"}}, to=21)
 
     @long_case
     def test_every_way(self):

@@ -1,5 +1,5 @@
 /* tests/unit/device/test_device_attention.c -- the CPU device's attention, forward and gradient: the same bits by every
- * variant in f32 and by heads of q, and in bf16 within what its operands' rounding does. */
+ * variant and by heads of q, and in bf16 within what its operands' rounding does. */
 #include "plugins/device/cpu/kernels/half.h"
 #include "support/device_variants.h"
 
@@ -66,20 +66,32 @@ static void near(const char *what, const float *got, const float *want, int64_t 
 }
 
 /* Operands of bf16 have 8 bits: half a percent of each. What is rounded is no result: they differ, by that. */
-static void compare_bf16(const cpu_attention *a, const float *dy, const attention_results *want)
+static void compare_bf16(const cpu_attention_kernels *k, const cpu_attention *a, const float *dy,
+                         const attention_results *want)
 {
     static attention_results got;
 
-    attention_run(cpu_half_available()->attention, a, dy, &got);
+    attention_run(k, a, dy, &got);
     near("y", got.y, want->y, a->length * a->heads * a->size);
     near("lse", got.lse, want->lse, a->length * a->heads);
     near("gradient", got.dqkv, want->dqkv, a->length * a->q_wide);
     if (a->length > 8) assert_memory_not_equal(got.y, want->y, sizeof(got.y));
 }
 
-static void attention_variants(cpu_attention a, bool bf16)
+/* The same bits by every variant. */
+static void same_by_variants(const cpu_attention *a, const float *dy, attention_results *want)
 {
-    static attention_results want, got;
+    static attention_results got;
+
+    for (int v = variant_count - 1; v >= 0; v--) {
+        attention_run(&variants[v]->attention, a, dy, v == variant_count - 1 ? want : &got);
+        if (v < variant_count - 1) same("attention", v, &got, want, sizeof(got));
+    }
+}
+
+static void attention_variants(cpu_attention a)
+{
+    static attention_results want, rounded;
     static float qkv[MOST], dy[MOST];
 
     fill(qkv, MOST);
@@ -88,15 +100,11 @@ static void attention_variants(cpu_attention a, bool bf16)
     a.q = qkv;
     a.k = a.q + a.heads * a.size;
     a.v = a.k + a.kv_heads * a.size;
-    if (bf16) {
-        attention_run(&variants[0]->attention, &a, dy, &want);
-        compare_bf16(&a, dy, &want);
-        return;
-    }
-    for (int v = variant_count - 1; v >= 0; v--) {
-        attention_run(&variants[v]->attention, &a, dy, v == variant_count - 1 ? &want : &got);
-        if (v < variant_count - 1) same("attention", v, &got, &want, sizeof(got));
-    }
+    same_by_variants(&a, dy, &want);
+    if (cpu_half_available() != NULL) compare_bf16(cpu_half_available()->attention, &a, dy, &want);
+    a.bf16 = true;
+    same_by_variants(&a, dy, &rounded);
+    compare_bf16(&variants[0]->attention, &a, dy, &want);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -105,12 +113,13 @@ enum { EVERY = 3 }; /* each shape with some of the options: portable code takes 
 enum { EVERY = 1 };
 #endif
 
-static void attention_shapes(bool bf16)
+static void test_attention(void **state)
 {
     static const int64_t shapes[][4] = {{1, 1, 1, 1},   {5, 2, 2, 3},   {31, 1, 1, 16}, {33, 2, 2, 32},
                                         {64, 2, 2, 64}, {70, 3, 3, 44}, {37, 4, 2, 24}, {66, 3, 1, 32}};
     static int64_t segment[MAX_T];
 
+    (void)state;
     for (int64_t t = 0; t < MAX_T; t++) segment[t] = t / 19;
     for (size_t i = 0; i < DDP_COUNT(shapes) * 8; i++) {
         const int64_t *shape = shapes[i / 8];
@@ -120,27 +129,40 @@ static void attention_shapes(bool bf16)
         a.causal = i % 2 == 0;
         if (i % 8 >= 4) a.segment = segment;
         if (i % 4 >= 2) a.mask = (cpu_mask){{9, i}, 3, 1000000000u, 1.3f};
-        attention_variants(a, bf16);
+        attention_variants(a);
     }
 }
 
-static void test_attention_variants(void **state)
+/* As vcvtneps2bf16 rounds: to nearest, ties to even, denormal numbers to 0. */
+static void test_bf16_numbers(void **state)
 {
-    (void)state;
-    attention_shapes(false);
-}
+    static const uint32_t pairs[][2] = {
+        {0x3f800000, 0x3f800000}, {0x3f808000, 0x3f800000}, {0x3f808001, 0x3f810000}, {0x3f818000, 0x3f820000},
+        {0x3f817fff, 0x3f810000}, {0xbf808001, 0xbf810000}, {0x7f7fffff, 0x7f800000}, {0xff800000, 0xff800000},
+        {0x7f800001, 0x7fc00000}, {0xffc12345, 0xffc10000}, {0x007fffff, 0x00000000}, {0x80000001, 0x80000000},
+        {0x00800000, 0x00800000}, {0x00000000, 0x00000000}, {0x80000000, 0x80000000}, {0x7f7f8000, 0x7f800000}};
+    float x[DDP_COUNT(pairs)], y[DDP_COUNT(pairs)];
+    uint16_t half[DDP_COUNT(pairs)];
 
-static void test_attention_bf16(void **state)
-{
     (void)state;
-    if (cpu_half_available() == NULL) skip(); /* this CPU has no AVX512_BF16 */
-    attention_shapes(true);
+    for (int v = 0; v < variant_count; v++) {
+        for (size_t i = 0; i < DDP_COUNT(pairs); i++) memcpy(&x[i], &pairs[i][0], sizeof(*x));
+        variants[v]->round_bf16(y, x, (int64_t)DDP_COUNT(pairs));
+        for (size_t i = 0; i < DDP_COUNT(pairs); i++) assert_memory_equal(&y[i], &pairs[i][1], sizeof(*y));
+        for (size_t i = 0; i < DDP_COUNT(pairs); i++) half[i] = (uint16_t)(pairs[i][1] >> 16);
+        variants[v]->widen_bf16(x, half, (int64_t)DDP_COUNT(pairs));
+        assert_memory_equal(x, y, sizeof(x));
+        if (cpu_half_available() == NULL) continue;
+        for (size_t i = 0; i < DDP_COUNT(pairs); i++) memcpy(&x[i], &pairs[i][0], sizeof(*x));
+        memset(half, 0, sizeof(half));
+        cpu_half_available()->round(half, x, (int64_t)DDP_COUNT(pairs));
+        for (size_t i = 0; i < DDP_COUNT(pairs); i++) assert_int_equal(half[i], pairs[i][1] >> 16);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_variants),
-                                       cmocka_unit_test(test_attention_bf16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention), cmocka_unit_test(test_bf16_numbers)};
 
     variants = cpu_kernels_variants + ddp_isa_best();
     variant_count = DDP_ISA_COUNT - ddp_isa_best();

@@ -107,7 +107,6 @@ static void test_conv(void **state)
 {
     fixture *f = *state;
 
-    NEEDS_DEVICE(f);
     for (size_t i = 0; i < DDP_COUNT(convs); i++) {
         const conv_sizes *s = &convs[i];
         ddp_attrs a = {.conv = {{s->sh, s->sw}, {s->ph, s->pw}, s->groups}};
@@ -258,7 +257,6 @@ static void test_winograd(void **state)
     fixture *f = *state;
     int each;
 
-    NEEDS_DEVICE(f);
     each = cpu_kernels_variants[ddp_isa_best()] != &cpu_kernels_portable && !(f->half && cpu_multiplies_matrices());
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd+bias"), each);
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd"), each);

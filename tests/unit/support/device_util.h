@@ -71,7 +71,6 @@ static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precis
 
     fixture_load(f, ".libs/device_cpu.so");
     f->half = precision == DDP_PRECISION_BF16;
-    if (f->half && !ddp_isa_bf16()) return;
     OK(f, f->ops->open(NULL, config, &p, &f->device, &f->err));
 }
 
@@ -124,14 +123,6 @@ static inline int open_two_half(void **state)
     *state = &f;
     return 0;
 }
-
-/* At the beginning of a test that runs in bf16 too. */
-#define NEEDS_DEVICE(f)                                                                                                \
-    do {                                                                                                               \
-        if ((f)->device != NULL) break;                                                                                \
-        print_message("# this CPU has no AVX512_BF16\n");                                                              \
-        skip();                                                                                                        \
-    } while (0)
 
 #define ONE(test)                                                                                                      \
     {                                                                                                                  \

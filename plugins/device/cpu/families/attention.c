@@ -12,7 +12,7 @@ enum { DQ, DK, DV };                                                       /* ap
 static bool is_gradient(uint32_t op) { return op == DDP_OP_ATTENTION_GRAD || op == DDP_OP_ATTENTION_APART_GRAD; }
 static bool is_apart(uint32_t op) { return op == DDP_OP_ATTENTION_APART || op == DDP_OP_ATTENTION_APART_GRAD; }
 
-static cpu_attention describe(const ddp_program *p, const low_kernel *k)
+static cpu_attention describe(const ddp_device *d, const ddp_program *p, const low_kernel *k)
 {
     const ddp_node *n = low_node(p, k->nodes[0]);
     bool gradient = is_gradient(n->op), apart = is_apart(n->op);
@@ -26,6 +26,7 @@ static cpu_attention describe(const ddp_program *p, const low_kernel *k)
                        .scale = (float)n->attrs.attention.scale,
                        .causal = n->attrs.attention.causal != 0};
 
+    a.bf16 = d->bf16;
     a.size = x->dims[2] / (apart ? 1 : 3) / a.heads;
     if (apart) a.kv_wide = a.kv_heads * a.size;
     return a;
@@ -56,7 +57,7 @@ static bool splits_badly(const cpu_attention *a, int64_t samples, int64_t thread
 static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     bool gradient = is_gradient(low_node(w->p, node)->op);
-    cpu_attention a = describe(w->p, k);
+    cpu_attention a = describe(w->device, w->p, k);
     int64_t samples = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0];
 
     (void)err;
@@ -141,7 +142,7 @@ static void find_apart(const cpu_call *c, heads_job *j)
 static ddp_status run_attention(const cpu_call *c, ddp_err *err)
 {
     const ddp_node *n = low_node(c->program, c->k->nodes[0]);
-    heads_job j = {.c = c, .a = describe(c->program, c->k)};
+    heads_job j = {.c = c, .a = describe(c->device, c->program, c->k)};
 
     (void)err;
     if (is_apart(n->op))

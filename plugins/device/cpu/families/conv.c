@@ -27,13 +27,14 @@ typedef struct conv_state {
     cpu_windows windows;
     bool by_tiles; /* by winograd.h; otherwise */
     cpu_winograd winograd;
-    cpu_conv *conv;       /* of the library, or NULL: by a matrix product */
-    bool direct;          /* x is its own rows */
-    int64_t lines;        /* of all images of x */
-    uint64_t rows_bytes;  /* at the start of the scratch */
-    uint64_t round_bytes; /* of images in bf16, at the end of the scratch: of what is read, x and y */
-    int64_t x_elements, y_elements;
-    bool shares, first; /* y in bf16 is privates[0], of both gradients of a convolution: the first of them makes it */
+    cpu_conv *conv;      /* of the library, or NULL: by a matrix product */
+    bool direct;         /* x is its own rows */
+    int64_t lines;       /* of all images of x */
+    uint64_t rows_bytes; /* at the start of the scratch */
+    uint64_t
+        round_bytes; /* of what is rounded to bf16, at the end of the scratch: of what is read, x, y and the weight */
+    int64_t x_elements, y_elements, w_elements;
+    bool shares, first; /* y rounded is privates[0], of both gradients of a convolution: the first of them makes it */
 } conv_state;
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
@@ -80,18 +81,26 @@ static bool by_product(const cpu_conv_shape *s, uint32_t kind)
     return positions <= (strided ? 600 : 160);
 }
 
-static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
+/* Rounded numbers are bf16 where the CPU has instructions for it, f32 otherwise. */
+static uint64_t rounded_bytes(const ddp_device *d, int64_t elements)
+{
+    return ((uint64_t)elements * (d->half != NULL ? sizeof(uint16_t) : sizeof(float)) + 63) / 64 * 64;
+}
 
-/* Behind the library's own scratch stand the images that are read, in bf16. */
-static void measure_conv(low_kernel *k, const cpu_conv_shape *s)
+/* Behind the library's own scratch stand the images that are read, rounded to bf16; it rounds the weight itself where
+ * it takes bf16. */
+static void measure_conv(const ddp_device *d, low_kernel *k, const cpu_conv_shape *s)
 {
     conv_state *t = k->state;
 
     k->scratch_bytes = (cpu_conv_scratch(t->conv) + 63) / 64 * 64;
     t->round_bytes = k->scratch_bytes;
-    t->x_elements = s->half && k->kind != GRAD_INPUT ? s->images * s->height * s->width * s->channels : 0;
-    t->y_elements = s->half && k->kind != FORWARD ? s->images * s->out_height * s->out_width * s->out : 0;
-    k->scratch_bytes += half_bytes(t->x_elements) + (t->shares ? 0 : half_bytes(t->y_elements));
+    if (!d->bf16) return;
+    if (k->kind != GRAD_INPUT) t->x_elements = s->images * s->height * s->width * s->channels;
+    if (k->kind != FORWARD) t->y_elements = s->images * s->out_height * s->out_width * s->out;
+    if (k->kind != GRAD_WEIGHT && d->half == NULL) t->w_elements = k->cols * k->inner;
+    k->scratch_bytes += rounded_bytes(d, t->x_elements) + (t->shares ? 0 : rounded_bytes(d, t->y_elements)) +
+                        rounded_bytes(d, t->w_elements);
 }
 
 /* The kernel of the other gradient of the same dy, if it has been made already; *expected: there is, or will be,
@@ -119,11 +128,12 @@ static ddp_status share_rounded(low_lowering *w, low_kernel *k, const cpu_conv_s
     const conv_state *o = other != NULL ? other->state : NULL;
     int32_t number;
 
-    if (!s->half || k->kind == FORWARD || !expected || (other != NULL && !o->shares)) return DDP_OK;
+    if (!w->device->bf16 || k->kind == FORWARD || !expected || (other != NULL && !o->shares)) return DDP_OK;
     t->shares = true;
     t->first = other == NULL;
     if (t->first)
-        return low_private_add(w, k, half_bytes(s->images * s->out_height * s->out_width * s->out), &number, err);
+        return low_private_add(w, k, rounded_bytes(w->device, s->images * s->out_height * s->out_width * s->out),
+                               &number, err);
     low_private_use(k, other->privates[0]);
     return DDP_OK;
 }
@@ -179,7 +189,7 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shap
     if (!by_product(s, k->kind)) {
         status = cpu_conv_create(w->device->library, (int)k->kind, s, &t->conv, err);
         if (status == DDP_OK) status = share_rounded(w, k, s, err);
-        if (status == DDP_OK) measure_conv(k, s);
+        if (status == DDP_OK) measure_conv(w->device, k, s);
         return status;
     }
     if (!t->direct) t->rows_bytes = ((uint64_t)(k->rows * k->inner) * sizeof(float) + 63) / 64 * 64;
@@ -253,13 +263,20 @@ static void round_piece(void *ctx, int64_t first, int64_t last)
 {
     const rows_job *j = ctx;
 
-    j->c->device->half->round((uint16_t *)(void *)j->to + first, j->from + first, last - first);
+    const ddp_device *d = j->c->device;
+
+    if (d->half != NULL)
+        d->half->round((uint16_t *)(void *)j->to + first, j->from + first, last - first);
+    else
+        d->kernels->round_bf16(j->to + first, j->from + first, last - first);
 }
 
+/* x itself where nothing of it is to be rounded. */
 static const void *rounded(const cpu_call *c, const float *x, int64_t count, void *to)
 {
     rows_job j = {c, x, to};
 
+    if (count == 0) return x;
     cpu_parallel(c->device->threads, count, CPU_GRAIN, round_piece, &j);
     return to;
 }
@@ -268,14 +285,12 @@ static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, co
                            bool add, ddp_err *err)
 {
     const conv_state *t = c->k->state;
-    char *to = (char *)c->scratch + t->round_bytes;
-    const void *image_x = t->x_elements > 0 ? rounded(c, x, t->x_elements, to) : x, *image_y = y;
+    char *x_to = (char *)c->scratch + t->round_bytes, *w_to = x_to + rounded_bytes(c->device, t->x_elements),
+         *y_to = t->shares ? cpu_private(c, 0) : w_to + rounded_bytes(c->device, t->w_elements);
+    const void *image_y = t->shares && !t->first ? y_to : rounded(c, y, t->y_elements, y_to);
 
-    if (t->shares && !t->first)
-        image_y = cpu_private(c, 0);
-    else if (t->y_elements > 0)
-        image_y = rounded(c, y, t->y_elements, t->shares ? cpu_private(c, 0) : to + half_bytes(t->x_elements));
-    return cpu_conv_run(c->bound, image_x, w, bias, image_y, add, err);
+    return cpu_conv_run(c->bound, rounded(c, x, t->x_elements, x_to), rounded(c, w, t->w_elements, w_to), bias, image_y,
+                        add, err);
 }
 
 static void run_tiles(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)

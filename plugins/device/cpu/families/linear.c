@@ -52,7 +52,7 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
         low_take(w, k, (uint32_t)act);
     }
     k->name = forward_name(k->in[B] >= 0, k->act);
-    if (k->rows == 1 && w->device->half == NULL) {
+    if (k->rows == 1 && !w->device->bf16) {
         k->kind = FORWARD_ROW;
         return DDP_OK;
     }

@@ -178,8 +178,7 @@ static void act_row(float *restrict to, const float *restrict x, uint32_t act)
     }
 }
 
-static void finish_tile(const cpu_product *p, float c[ROWS][PANEL], int64_t row, int64_t rows, int64_t col,
-                        int64_t n)
+static void finish_tile(const cpu_product *p, float c[ROWS][PANEL], int64_t row, int64_t rows, int64_t col, int64_t n)
 {
     _Alignas(64) float y[PANEL];
 

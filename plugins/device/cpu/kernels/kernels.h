@@ -70,6 +70,7 @@ typedef struct cpu_attention {
     const int64_t *segment; /* (samples, length): a query sees keys of its own; NULL: all are of one */
     float scale;
     bool causal;
+    bool bf16; /* by cpu_kernels: what is multiplied is rounded to bf16 first */
     cpu_mask mask;
 } cpu_attention;
 
@@ -201,6 +202,9 @@ typedef struct cpu_kernels {
     void (*update)(const cpu_update *u, float *param, float *state1, float *state2, const float *grad, int64_t n);
     /* y = the mean of x[0 .. count - 1], added in that order; the bits of an average by all_reduce. */
     void (*mean)(float *y, const float *const *x, uint32_t count, int64_t n);
+    /* To the nearest number of bf16, ties to even, denormal numbers to 0; y may be x. And from bf16. */
+    void (*round_bf16)(float *y, const float *x, int64_t n);
+    void (*widen_bf16)(float *y, const uint16_t *x, int64_t n);
     /* y = x past the caches where the CPU can; y is 64-byte aligned. */
     void (*copy_past)(float *y, const float *x, int64_t n);
     int64_t (*first_not_finite)(const float *x, int64_t n); /* its index, or n */

@@ -12,6 +12,11 @@
 #include "math_body.h"
 #include "optim_body.h"
 
+/* y may be x */
+static void round_bf16(float *y, const float *x, int64_t n) { MAP(n, y[i] = cpu_to_bf16(x[i])) }
+
+static void widen_bf16(float *y, const uint16_t *x, int64_t n) { MAP(n, y[i] = cpu_from_bits((uint32_t)x[i] << 16)) }
+
 #define LANES 16   /* of every reduction, on every CPU */
 #define TILE  1024 /* columns summed together: their accumulators stay in registers and L1 */
 #define BLOCK 128  /* rows summed in float before they join the total: bounds the rounding error */
@@ -414,6 +419,8 @@ const cpu_kernels CPU_ISA_TABLE = {
     .row_product = row_product,
     .row_dots = row_dots,
     .update = update,
+    .round_bf16 = round_bf16,
+    .widen_bf16 = widen_bf16,
     .mean = mean,
     .copy_past = copy_past,
     .first_not_finite = first_not_finite,

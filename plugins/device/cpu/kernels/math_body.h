@@ -19,6 +19,16 @@ static inline uint32_t cpu_to_bits(float f)
     return bits;
 }
 
+/* To the nearest number of bf16, ties to even; as AVX512_BF16 takes it, so that a denormal number is 0. */
+static inline float cpu_to_bf16(float x)
+{
+    const uint32_t bits = cpu_to_bits(x), size = bits & 0x7fffffffu;
+    const uint32_t nearest = bits + 0x7fffu + (bits >> 16 & 1u),
+                   number = size < 0x00800000u ? bits & 0x80000000u : nearest;
+
+    return cpu_from_bits((size > 0x7f800000u ? bits | 0x00400000u : number) & 0xffff0000u);
+}
+
 /* e^x to about 1 ulp; 0 below 2^-126, since a CPU takes a hundred times as long for a denormal number; NaN stays
  * NaN. x = n ln 2 + r with |r| <= ln 2 / 2, Taylor to r^7 (5e-9), then times 2^n in two halves so that overflow
  * comes out right. ln 2 is split after Cody and Waite. */

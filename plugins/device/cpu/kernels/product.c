@@ -60,7 +60,7 @@ static void half_run(const ddp_device *d, cpu_product *p, void *scratch)
     cpu_parallel(d->threads, j.slots, 1, run_slots, &j);
 }
 
-/* ---- f32 --------------------------------------------------------------------------------------------------------- */
+/* ---- f32; and bf16 where the CPU has no instructions for it: operands are rounded once they are packed ------------ */
 enum {
     DEPTH = 256,          /* of k that is summed in registers before it goes to memory: the bits depend on it */
     WIDEST = 2048,        /* columns whose packed right side is kept for the next rows */
@@ -122,7 +122,10 @@ static uint64_t room_of(const ddp_device *d, const cut *c)
 {
     const cpu_product_kernels *f = &d->kernels->product;
 
-    return lines((uint64_t)(left_size(f, c) + c->panels * cpu_product_stride(f->cols, c->depth)) * sizeof(float));
+    /* the last is for what is widened */
+    return lines(
+        (uint64_t)(left_size(f, c) + (c->panels + (d->bf16 ? PACKED : 0)) * cpu_product_stride(f->cols, c->depth)) *
+        sizeof(float));
 }
 
 typedef struct f32_job {
@@ -137,9 +140,10 @@ typedef struct stretch {
     int64_t row, rows, col, cols, k, depth;
 } stretch;
 
-static const float *at(const cpu_side *s, int64_t line, int64_t k)
+/* The offset of an element. */
+static int64_t at(const cpu_side *s, int64_t line, int64_t k)
 {
-    return (const float *)s->at + (s->turned ? k * s->stride + line : line * s->stride + k);
+    return s->turned ? k * s->stride + line : line * s->stride + k;
 }
 
 static int64_t along(const cpu_side *s) { return s->turned ? 1 : s->stride; }
@@ -152,6 +156,36 @@ static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const s
         float *from = y + r * p->n + col, *to = p->activated != NULL ? p->activated + r * p->n + col : from;
         f->bias_act(to, from, p->bias != NULL ? p->bias + col : NULL, 1, cols, p->activated != NULL ? p->act : 0);
     }
+}
+
+static void pack_left(const f32_job *j, const stretch *s, float *to)
+{
+    const cpu_kernels *f = j->d->kernels;
+    const cpu_side *side = &j->p->left;
+
+    f->product.pack_left(to, (const float *)side->at + at(side, s->row, s->k), along(side), down(side), s->rows,
+                         s->depth);
+    if (j->d->bf16)
+        f->round_bf16(to, to, times(s->rows, f->product.rows) * cpu_product_stride(f->product.rows, s->depth));
+}
+
+/* `cols` columns from s->col + first on. What is bf16 in memory is widened first, behind the panels. */
+static void pack_right(const f32_job *j, const stretch *s, int64_t first, int64_t cols, float *to)
+{
+    const cpu_kernels *f = j->d->kernels;
+    const cpu_side *side = &j->p->right;
+    const int64_t begin = at(side, s->col + first, s->k), panel = cpu_product_stride(f->product.cols, s->depth);
+    const int64_t lines = side->turned ? s->depth : cols, length = side->turned ? cols : s->depth;
+    float *wide = to + PACKED * panel;
+
+    if (!side->half) {
+        f->product.pack_right(to, (const float *)side->at + begin, along(side), down(side), cols, s->depth);
+        if (j->d->bf16) f->round_bf16(to, to, times(cols, f->product.cols) * panel);
+        return;
+    }
+    for (int64_t i = 0; i < lines; i++)
+        f->widen_bf16(wide + i * length, (const uint16_t *)side->at + begin + i * side->stride, length);
+    f->product.pack_right(to, wide, side->turned ? 1 : length, side->turned ? length : 1, cols, s->depth);
 }
 
 /* Sets, adds to what is there, or past the caches, where the result is too large for them. */
@@ -174,11 +208,11 @@ static void run_block(const f32_job *j, const stretch *s, float *left, float *ri
     float *y = p->plain != NULL ? p->plain : p->activated;
     const bool last = s->k + s->depth == p->k && (p->bias != NULL || p->activated != NULL);
 
-    f->pack_left(left, at(&p->left, s->row, s->k), along(&p->left), down(&p->left), s->rows, s->depth);
+    pack_left(j, s, left);
     for (int64_t g = 0; g < s->cols; g += packed) {
         const int64_t col = s->col + g, cols = least(packed, s->cols - g);
 
-        if (first) f->pack_right(right, at(&p->right, col, s->k), along(&p->right), down(&p->right), cols, s->depth);
+        if (first) pack_right(j, s, g, cols, right);
         for (int64_t i = 0; i < cols; i += together)
             f->panels(y + s->row * p->n + col + i, p->n, left, right + i / f->cols * next, s->depth, s->rows,
                       least(together, cols - i), how_of(p, s));

@@ -90,7 +90,7 @@ static void strip_forward(const cpu_attention *a, const head_shape *s, const ope
             group_product(scores + g * s->rows + p, s->rows, q + (t0 + g) * s->cols / DEEP, s->cols / DEEP, 1,
                           kt + p * DEPTH_OF(s->size), PANEL, s->size, PANEL, false);
     softmax_strip(a, s, scores, t0, from, keys, inverse, lse);
-    weights = as_left(scores + from, STRIP, s->rows, keys - from);
+    weights = as_left(s, scores + from, STRIP, s->rows, keys - from);
     for (int64_t g = 0; g < STRIP; g += GROUP)
         group_product(y + g * s->cols, s->cols, weights + g * s->rows, s->rows, 1, v + from * s->cols / DEEP, s->cols,
                       (s->causal ? t0 + g + GROUP : keys) - from, s->cols, false);
@@ -199,9 +199,9 @@ static void block_gradient(const head_grad *h, int64_t i0, int64_t queries, int6
     const operand *p, *ds, *ds_left;
 
     block_scores(h, i0, queries, j0, keys);
-    p = as_turned_left(h->p_turned, h->p, queries, SQUARE, keys);
-    ds = as_turned_left(h->ds_turned, h->ds, queries, SQUARE, keys);
-    ds_left = as_left(h->ds, queries, SQUARE, keys);
+    p = as_turned_left(s, h->p_turned, h->p, queries, SQUARE, keys);
+    ds = as_turned_left(s, h->ds_turned, h->ds, queries, SQUARE, keys);
+    ds_left = as_left(s, h->ds, queries, SQUARE, keys);
     for (int64_t g = 0; g < keys; g += GROUP) { /* a key is seen by the queries from itself on */
         int64_t from = s->causal && j0 + g > i0 ? j0 + g - i0 : 0, at = (j0 + g) * s->cols;
         if (from >= queries) break;

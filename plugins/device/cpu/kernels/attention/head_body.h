@@ -19,7 +19,7 @@ typedef struct head_shape {
     const int64_t *segment;            /* (length); NULL: all are of one */
     int64_t *low, *high;               /* by panel: the least and the largest of its segments, 0 above all */
     float scale;
-    bool causal;
+    bool causal, bf16;
 } head_shape;
 
 /* Keys that query t sees. */
@@ -46,7 +46,8 @@ static head_shape shape_of(const cpu_attention *a, int64_t number)
                     .first = (uint64_t)number * (uint64_t)a->length * (uint64_t)a->length,
                     .segment = a->segment != NULL ? a->segment + n * a->length : NULL,
                     .scale = a->scale,
-                    .causal = a->causal};
+                    .causal = a->causal,
+                    .bf16 = a->bf16};
 
     s.q = a->q + s.q_at;
     s.k = a->k + s.kv_at;

@@ -89,8 +89,9 @@ static void pack_panels(operand *to, const head_shape *s, const float *x, int64_
 }
 
 /* Rows of x, n numbers each, a multiple of sixteen, become a left side in their place, with the same stride. */
-CPU_INLINE const operand *as_left(float *x, int64_t rows, int64_t stride, int64_t n)
+CPU_INLINE const operand *as_left(const head_shape *s, float *x, int64_t rows, int64_t stride, int64_t n)
 {
+    (void)s;
     for (int64_t r = 0; r < rows; r++, x += stride)
         for (int64_t i = 0; i < n; i += 16)
             _mm256_storeu_si256((__m256i *)(void *)(x + i / 2), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
@@ -98,8 +99,10 @@ CPU_INLINE const operand *as_left(float *x, int64_t rows, int64_t stride, int64_
 }
 
 /* Columns of x (rows, stride), of which n are in use, as a left side: (rows / 2, stride) at `to`. */
-CPU_INLINE const operand *as_turned_left(operand *to, const float *x, int64_t rows, int64_t stride, int64_t n)
+CPU_INLINE const operand *as_turned_left(const head_shape *s, operand *to, float *x, int64_t rows, int64_t stride,
+                                         int64_t n)
 {
+    (void)s;
     for (int64_t r = 0; r < rows; r += 2, x += 2 * stride)
         for (int64_t i = 0; i < n; i += 16)
             _mm512_storeu_si512(to + r / 2 * stride + i,
