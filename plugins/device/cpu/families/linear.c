@@ -57,6 +57,7 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
         return DDP_OK;
     }
     p = cpu_product_forward(k->rows, k->inner, k->cols, t, NULL, NULL);
+    p.right.half = weight->dtype == DDP_BF16;
     k->scratch_bytes = cpu_product_scratch(w->device, &p);
     return DDP_OK;
 }
@@ -153,6 +154,7 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
     if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
     if (cpu_narrow_group(w, k, node)) return DDP_OK;
     p = gradient_of(k, NULL, NULL, NULL, false);
+    p.right.half = low_value(w->p, k->in[OTHER])->dtype == DDP_BF16;
     k->scratch_bytes = cpu_product_scratch(w->device, &p);
     return DDP_OK;
 }

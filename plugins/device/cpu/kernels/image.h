@@ -19,6 +19,10 @@ typedef struct cpu_image_kernels {
     /* Places first .. last-1 of the y of all images: rows (channels, kernel height, kernel width) of what each sees,
      * 0 where that is padding. */
     void (*unfold)(float *rows, const float *x, const cpu_windows *w, int64_t first, int64_t last);
+    /* Numbers first .. last-1 of (kernel height, kernel width, channels) that `count` places see, from `place` of the
+     * y of all images on; a place's are at to + i * stride. */
+    void (*windows)(float *to, int64_t stride, const float *x, const cpu_windows *w, int64_t place, int64_t count,
+                    int64_t first, int64_t last);
     /* Lines first .. last-1 of the x of all images: the sum of what the rows have for each position. */
     void (*fold)(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last);
     /* Lines of y. `at`, unless NULL, gets the offset in the window of the first largest. relu: of y, and NOWHERE

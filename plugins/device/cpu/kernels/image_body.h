@@ -64,6 +64,44 @@ static void unfold(float *rows, const float *x, const cpu_windows *w, int64_t fi
     }
 }
 
+CPU_INLINE int64_t within(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+CPU_INLINE void copy_run(float *to, const float *from, int64_t n)
+{
+    if (n < 16)
+        for (int64_t i = 0; i < n; i++) to[i] = from[i];
+    else
+        memcpy(to, from, (size_t)n * sizeof(*to));
+}
+
+/* Of one place. A line of the window is one run of the image, but for what is padding. */
+static void window_row(float *to, const float *image, const cpu_windows *w, int64_t top, int64_t left, int64_t first,
+                       int64_t last)
+{
+    const int64_t run = w->kernel[1] * w->channels, begin = -left * w->channels, end = (w->width - left) * w->channels;
+
+    for (int64_t i = first / run; i * run < last; i++) {
+        const int64_t a = within(first - i * run, 0, run), b = within(last - i * run, 0, run), y = top + i;
+        const bool inside = y >= 0 && y < w->height;
+        const int64_t p = inside ? within(begin, a, b) : b, q = inside ? within(end, p, b) : b;
+        for (int64_t n = a; n < p; n++) to[i * run - first + n] = 0.0f;
+        if (q > p) copy_run(to + i * run - first + p, image + (y * w->width + left) * w->channels + p, q - p);
+        for (int64_t n = q; n < b; n++) to[i * run - first + n] = 0.0f;
+    }
+}
+
+static void windows(float *to, int64_t stride, const float *x, const cpu_windows *w, int64_t place, int64_t count,
+                    int64_t first, int64_t last)
+{
+    const int64_t places = w->out_height * w->out_width;
+
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = place + i, row = at % places / w->out_width, col = at % w->out_width;
+        window_row(to + i * stride, x + at / places * w->height * w->width * w->channels, w,
+                   row * w->stride[0] - w->padding[0], col * w->stride[1] - w->padding[1], first, last);
+    }
+}
+
 static void fold(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last)
 {
     int64_t taps = w->kernel[0] * w->kernel[1], positions = w->out_height * w->out_width;
@@ -420,7 +458,7 @@ static void norm_grad(float *dx, const float *dy, const float *more, const float
 
 #define CPU_IMAGE_KERNELS                                                                                              \
     {                                                                                                                  \
-        .unfold = unfold, .fold = fold, .max_pool = max_pool, .max_pool_grad = max_pool_grad,                          \
+        .unfold = unfold, .windows = windows, .fold = fold, .max_pool = max_pool, .max_pool_grad = max_pool_grad,      \
         .maximum_sums = maximum_sums, .avg_pool = avg_pool, .avg_pool_grad = avg_pool_grad, .moments = moments,        \
         .normalize = normalize, .norm_sums = norm_sums, .norm_grad = norm_grad                                         \
     }

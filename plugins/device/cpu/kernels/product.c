@@ -118,14 +118,26 @@ static int64_t left_size(const cpu_product_kernels *f, const cut *c)
     return c->tall / f->rows * cpu_product_stride(f->rows, c->depth);
 }
 
-static uint64_t room_of(const ddp_device *d, const cut *c)
+/* Of a piece: packed blocks of both sides, and a part of a side before it is packed. */
+typedef struct parts {
+    float *left, *right, *laid;
+} parts;
+
+/* Whether a side is no matrix of f32, and so first written as one, a part at a time. */
+static bool is_laid(const cpu_side *s) { return s->half || s->windows != NULL; }
+
+/* What a part of a side takes as a matrix: of the right one, which has more. */
+static int64_t laid_size(const cpu_product_kernels *f, const cpu_product *p, const cut *c)
+{
+    return is_laid(&p->left) || is_laid(&p->right) ? PACKED * f->cols * c->depth : 0;
+}
+
+static uint64_t room_of(const ddp_device *d, const cpu_product *p, const cut *c)
 {
     const cpu_product_kernels *f = &d->kernels->product;
+    const int64_t panel = cpu_product_stride(f->cols, c->depth);
 
-    /* the last is for what is widened */
-    return lines(
-        (uint64_t)(left_size(f, c) + (c->panels + (d->bf16 ? PACKED : 0)) * cpu_product_stride(f->cols, c->depth)) *
-        sizeof(float));
+    return lines((uint64_t)(left_size(f, c) + c->panels * panel + laid_size(f, p, c)) * sizeof(float));
 }
 
 typedef struct f32_job {
@@ -140,15 +152,6 @@ typedef struct stretch {
     int64_t row, rows, col, cols, k, depth;
 } stretch;
 
-/* The offset of an element. */
-static int64_t at(const cpu_side *s, int64_t line, int64_t k)
-{
-    return s->turned ? k * s->stride + line : line * s->stride + k;
-}
-
-static int64_t along(const cpu_side *s) { return s->turned ? 1 : s->stride; }
-static int64_t down(const cpu_side *s) { return s->turned ? s->stride : 1; }
-
 /* The bias and the activation of columns whose sums are whole, while they are in the cache. */
 static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const stretch *s, int64_t col, int64_t cols)
 {
@@ -158,34 +161,49 @@ static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const s
     }
 }
 
-static void pack_left(const f32_job *j, const stretch *s, float *to)
+/* Lines line .. line + lines - 1, k .. k + depth - 1 of them, as a matrix (lines, depth), or turned, (depth, lines). */
+static void lay(const cpu_kernels *f, const cpu_side *s, int64_t line, int64_t lines, int64_t k, int64_t depth,
+                float *to)
 {
-    const cpu_kernels *f = j->d->kernels;
-    const cpu_side *side = &j->p->left;
+    const int64_t row = s->turned ? k : line, rows = s->turned ? depth : lines, first = s->turned ? line : k,
+                  length = s->turned ? lines : depth;
 
-    f->product.pack_left(to, (const float *)side->at + at(side, s->row, s->k), along(side), down(side), s->rows,
-                         s->depth);
-    if (j->d->bf16)
-        f->round_bf16(to, to, times(s->rows, f->product.rows) * cpu_product_stride(f->product.rows, s->depth));
-}
-
-/* `cols` columns from s->col + first on. What is bf16 in memory is widened first, behind the panels. */
-static void pack_right(const f32_job *j, const stretch *s, int64_t first, int64_t cols, float *to)
-{
-    const cpu_kernels *f = j->d->kernels;
-    const cpu_side *side = &j->p->right;
-    const int64_t begin = at(side, s->col + first, s->k), panel = cpu_product_stride(f->product.cols, s->depth);
-    const int64_t lines = side->turned ? s->depth : cols, length = side->turned ? cols : s->depth;
-    float *wide = to + PACKED * panel;
-
-    if (!side->half) {
-        f->product.pack_right(to, (const float *)side->at + begin, along(side), down(side), cols, s->depth);
-        if (j->d->bf16) f->round_bf16(to, to, times(cols, f->product.cols) * panel);
+    if (s->windows != NULL) {
+        f->image.windows(to, length, s->at, s->windows, row, rows, first, first + length);
         return;
     }
-    for (int64_t i = 0; i < lines; i++)
-        f->widen_bf16(wide + i * length, (const uint16_t *)side->at + begin + i * side->stride, length);
-    f->product.pack_right(to, wide, side->turned ? 1 : length, side->turned ? length : 1, cols, s->depth);
+    for (int64_t i = 0; i < rows; i++)
+        f->widen_bf16(to + i * length, (const uint16_t *)s->at + (row + i) * s->stride + first, length);
+}
+
+/* Panels of `count` lines of a side; `room`: of (count, depth). */
+static void pack(const f32_job *j, const cpu_side *s, bool is_left, int64_t line, int64_t count, int64_t k,
+                 int64_t depth, float *room, float *to)
+{
+    const cpu_kernels *f = j->d->kernels;
+    const int64_t width = is_left ? f->product.rows : f->product.cols;
+    const float *from = room;
+    int64_t along = s->turned ? 1 : depth, down = s->turned ? count : 1;
+
+    if (is_laid(s)) {
+        lay(f, s, line, count, k, depth, room);
+    } else {
+        along = s->turned ? 1 : s->stride;
+        down = s->turned ? s->stride : 1;
+        from = (const float *)s->at + line * along + k * down;
+    }
+    (is_left ? f->product.pack_left : f->product.pack_right)(to, from, along, down, count, depth);
+    if (j->d->bf16 && !s->half) f->round_bf16(to, to, times(count, width) * cpu_product_stride(width, depth));
+}
+
+/* What is laid first goes by in parts that stay in the first cache. */
+static void pack_left(const f32_job *j, const stretch *s, float *room, float *to)
+{
+    const int64_t width = j->d->kernels->product.rows, part = is_laid(&j->p->left) ? 4 * width : s->rows;
+
+    for (int64_t i = 0; i < s->rows; i += part)
+        pack(j, &j->p->left, true, s->row + i, least(part, s->rows - i), s->k, s->depth, room,
+             to + i / width * cpu_product_stride(width, s->depth));
 }
 
 /* Sets, adds to what is there, or past the caches, where the result is too large for them. */
@@ -199,22 +217,22 @@ static int how_of(const cpu_product *p, const stretch *s)
 }
 
 /* One block of the left side with all columns; `first`: of the rows, which packs the right side. */
-static void run_block(const f32_job *j, const stretch *s, float *left, float *right, bool first)
+static void run_block(const f32_job *j, const stretch *s, const parts *room, bool first)
 {
     const cpu_product_kernels *f = &j->d->kernels->product;
     const cpu_product *p = j->p;
     const int64_t next = cpu_product_stride(f->cols, s->depth), packed = PACKED * f->cols,
                   together = least(PACKED, times(DEPTH, s->depth)) * f->cols;
-    float *y = p->plain != NULL ? p->plain : p->activated;
+    float *y = p->plain != NULL ? p->plain : p->activated, *right = room->right;
     const bool last = s->k + s->depth == p->k && (p->bias != NULL || p->activated != NULL);
 
-    pack_left(j, s, left);
+    pack_left(j, s, room->laid, room->left);
     for (int64_t g = 0; g < s->cols; g += packed) {
         const int64_t col = s->col + g, cols = least(packed, s->cols - g);
 
-        if (first) pack_right(j, s, g, cols, right);
+        if (first) pack(j, &p->right, false, col, cols, s->k, s->depth, room->laid, right);
         for (int64_t i = 0; i < cols; i += together)
-            f->panels(y + s->row * p->n + col + i, p->n, left, right + i / f->cols * next, s->depth, s->rows,
+            f->panels(y + s->row * p->n + col + i, p->n, room->left, right + i / f->cols * next, s->depth, s->rows,
                       least(together, cols - i), how_of(p, s));
         if (j->c.kept) right += PACKED * next;
         if (last) finish(j->d->kernels, p, y, s, col, cols);
@@ -232,16 +250,19 @@ static void part(int64_t n, int64_t unit, int64_t i, int64_t count, int64_t *fir
 
 static void run_piece(const f32_job *j, int64_t row, int64_t rows, int64_t col, int64_t cols, float *room)
 {
+    const cpu_product_kernels *f = &j->d->kernels->product;
     const cut *c = &j->c;
+    parts in = {.left = room, .right = room + left_size(f, c)};
     stretch s;
 
+    in.laid = in.right + c->panels * cpu_product_stride(f->cols, c->depth);
     for (s.col = col; s.col < col + cols; s.col += s.cols) {
         s.cols = least(c->wide, col + cols - s.col);
         for (s.k = 0; s.k < j->p->k; s.k += s.depth) {
             s.depth = least(c->depth, j->p->k - s.k);
             for (s.row = row; s.row < row + rows; s.row += s.rows) {
                 s.rows = least(c->tall, row + rows - s.row);
-                run_block(j, &s, room, room + left_size(&j->d->kernels->product, c), s.row == row);
+                run_block(j, &s, &in, s.row == row);
             }
         }
     }
@@ -257,7 +278,7 @@ static void run_pieces(void *ctx, int64_t first, int64_t last)
 
         part(j->p->m, f->rows, i / j->c.across, j->c.down, &row, &rows);
         part(j->p->n, f->cols, i % j->c.across, j->c.across, &col, &cols);
-        run_piece(j, row, rows, col, cols, (float *)(void *)(j->rooms + (uint64_t)i * room_of(j->d, &j->c)));
+        run_piece(j, row, rows, col, cols, (float *)(void *)(j->rooms + (uint64_t)i * room_of(j->d, j->p, &j->c)));
     }
 }
 
@@ -265,7 +286,7 @@ uint64_t cpu_product_scratch(const ddp_device *d, const cpu_product *p)
 {
     const cut c = cut_of(d, p);
 
-    return d->half != NULL ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(d, &c);
+    return d->half != NULL ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(d, p, &c);
 }
 
 void cpu_product_run(const ddp_device *d, cpu_product *p, void *scratch)

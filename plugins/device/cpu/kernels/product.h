@@ -5,6 +5,8 @@
  * goes through k in parts whose length the shape alone decides. */
 #pragma once
 
+#include "image.h"
+
 #include <ddpengine/device.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +16,9 @@ typedef struct cpu_side {
     const void *at; /* f32 */
     int64_t stride;
     bool turned, half; /* half: bf16, of a right side */
+    /* Not NULL: `at` has images, and the matrix is what each place of their windows sees, (kernel height, kernel width,
+     * channels), a row, or turned, a column. In f32 alone. */
+    const cpu_windows *windows;
 } cpu_side;
 
 typedef struct cpu_product {

@@ -95,21 +95,33 @@ CPU_INLINE void turn8_last(float *to, int64_t width, const float *from, int64_t 
         for (int64_t i = 0; i < wide; i++) to[k * width + i] = turned[k * 8 + i];
 }
 
+/* Eight numbers of each line, from k on. */
+CPU_INLINE void pack_eight(float *to, const float *from, int64_t stride, int64_t count, int64_t k, int64_t i,
+                           const int64_t width)
+{
+    const int64_t wide = width - i < 8 ? width - i : 8;
+
+    if (count == width)
+        turn8(to + k * width + i, width, from + i * stride + k, stride, wide);
+    else
+        turn8_last(to + k * width + i, width, from + i * stride + k, stride, count - i, wide);
+}
+
 /* Lines of the cache are used up at once: those of lines that are a power of two apart drive each other out. */
 CPU_INLINE void pack_across(float *to, const float *from, int64_t stride, int64_t count, int64_t depth,
                             const int64_t width)
 {
     int64_t k = 0;
 
-    for (; k + 16 <= depth; k += 16)
-        CPU_UNROLL for (int64_t i = 0; i < width; i += 8) for (int64_t h = k; h < k + 16; h += 8)
+    for (; k + 16 <= depth; k += 16) CPU_UNROLL for (int64_t i = 0; i < width; i += 8)
         {
-            const int64_t wide = width - i < 8 ? width - i : 8;
-            if (count == width)
-                turn8(to + h * width + i, width, from + i * stride + h, stride, wide);
-            else
-                turn8_last(to + h * width + i, width, from + i * stride + h, stride, count - i, wide);
+            pack_eight(to, from, stride, count, k, i, width);
+            pack_eight(to, from, stride, count, k + 8, i, width);
         }
+    if (k + 8 <= depth) {
+        CPU_UNROLL for (int64_t i = 0; i < width; i += 8) pack_eight(to, from, stride, count, k, i, width);
+        k += 8;
+    }
     pack_across_part(to, from, stride, count, k, depth, width);
 }
 #else
