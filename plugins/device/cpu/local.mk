@@ -34,7 +34,8 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
 	plugins/device/cpu/families/metric.c plugins/device/cpu/families/narrow.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
 	plugins/device/cpu/families/rope.c plugins/device/cpu/families/softmax_parts.c plugins/device/cpu/flat.c \
-	plugins/device/cpu/kernels/product.c plugins/device/cpu/kernels/product.h plugins/device/cpu/kernels/winograd/winograd.c \
+	plugins/device/cpu/kernels/product.c plugins/device/cpu/kernels/product.h plugins/device/cpu/kernels/windows.c \
+	plugins/device/cpu/kernels/windows.h plugins/device/cpu/kernels/winograd/winograd.c \
 	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.c plugins/device/cpu/onednn/library.h \
 	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c \

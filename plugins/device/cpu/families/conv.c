@@ -10,10 +10,12 @@
  *   grad weight   dw = or += dy^T rows
  *
  * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products, and
- * adds the bias and does the relu as it writes.
+ * adds the bias and does the relu as it writes. Of the rest, those of many channels with AVX2, and all where there is no
+ * library, are a product that reads windows where they lie (windows.h).
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
+#include "kernels/windows.h"
 #include "kernels/winograd/winograd.h"
 
 #include <stdlib.h>
@@ -29,12 +31,10 @@ typedef struct conv_state {
     cpu_winograd winograd;
     cpu_conv *conv;  /* of the library, or NULL: by a matrix product */
     bool direct;     /* x is its own rows */
-    bool by_windows; /* the product reads windows of images, `read`, as its rows */
-    bool lies, last; /* the weight lies as that takes it; its channels are last in memory */
-    cpu_windows read;
-    int64_t taps;         /* of a kernel */
+    bool by_windows; /* by windows.h */
+    cpu_window_conv window_conv;
     int64_t lines;        /* of all images of x */
-    uint64_t rows_bytes;  /* at the start of the scratch: rows, or the weight as windows take it */
+    uint64_t rows_bytes;  /* at the start of the scratch */
     uint64_t round_bytes; /* where the scratch has what is rounded to bf16, of what is read: x, the weight, y */
     int64_t x_elements, y_elements, w_elements;
     bool shares, first; /* y rounded is privates[0], of both gradients of a convolution: the first of them makes it */
@@ -162,68 +162,13 @@ static void multiply(const cpu_call *c, cpu_product *p)
     cpu_product_run(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
-/* ---- the product over windows ------------------------------------------------------------------------------------ */
 /* Measured on layers of ResNet-18 and -50 and LeNet, with AVX2: 5.8 and 8.5 ms, 10.8 and 14.3, where the library's
  * kernel for few channels, and its gradient of the input, are as fast or faster; with AVX-512 its own are. */
 static bool by_windows(const ddp_device *d, const cpu_conv_shape *s, uint32_t kind)
 {
-    return d->kernels->product.cols == 16 && kind != GRAD_INPUT && s->kernel[0] * s->kernel[1] > 1 && s->channels >= 64;
-}
-
-/* A gradient of the input with stride 1 is a convolution of dy by the turned kernel. */
-static bool has_windows(const cpu_conv_shape *s, uint32_t kind)
-{
-    if (s->groups != 1 || s->half) return false;
-    return kind != GRAD_INPUT ||
-           (s->stride[0] * s->stride[1] == 1 && s->padding[0] < s->kernel[0] && s->padding[1] < s->kernel[1]);
-}
-
-static cpu_windows windows_read(const cpu_windows *w, int64_t out, uint32_t kind)
-{
-    if (kind != GRAD_INPUT) return *w;
-    return (cpu_windows){.channels = out,
-                         .height = w->out_height,
-                         .width = w->out_width,
-                         .out_height = w->height,
-                         .out_width = w->width,
-                         .kernel = {w->kernel[0], w->kernel[1]},
-                         .stride = {1, 1},
-                         .padding = {w->kernel[0] - 1 - w->padding[0], w->kernel[1] - 1 - w->padding[1]}};
-}
-
-/* As product_of(), with the images themselves, and the weight (O, KH, KW, C), or for GRAD_INPUT (KH, KW, O, C). */
-static cpu_product windows_product(const low_kernel *k, float *x, float *weight, float *y, bool add)
-{
-    const conv_state *t = k->state;
-    cpu_product p;
-
-    if (k->kind == GRAD_WEIGHT) {
-        p = cpu_product_grad_weight(k->rows, k->inner, k->cols, false, y, x, weight, add);
-        p.right.windows = &t->read;
-        return p;
-    }
-    if (k->kind == FORWARD)
-        p = cpu_product_forward(k->rows, k->inner, k->cols, false, x, weight);
-    else
-        p = cpu_product_forward(t->lines * t->windows.width, k->cols * t->taps, t->windows.channels, true, y, weight);
-    p.left.windows = &t->read;
-    *(k->act == CPU_ACT_NONE ? &p.plain : &p.activated) = k->kind == FORWARD ? y : x;
-    p.act = k->act;
-    return p;
-}
-
-static void measure_windows(const ddp_device *d, low_kernel *k, const cpu_conv_shape *s)
-{
-    conv_state *t = k->state;
-    cpu_product p;
-
-    t->read = windows_read(&t->windows, s->out, k->kind);
-    t->taps = s->kernel[0] * s->kernel[1];
-    t->last = s->weight_last;
-    t->lies = k->kind != GRAD_INPUT && (t->taps == 1 || t->last);
-    if (!t->lies) t->rows_bytes = ((uint64_t)(k->cols * k->inner) * sizeof(float) + 63) / 64 * 64;
-    p = windows_product(k, NULL, NULL, NULL, false);
-    k->scratch_bytes = t->rows_bytes + cpu_product_scratch(d, &p);
+    if (d->library == NULL) return true;
+    return d->kernels->product.windows && d->half == NULL && s->groups == 1 && kind != GRAD_INPUT &&
+           s->kernel[0] * s->kernel[1] > 1 && s->channels >= 64;
 }
 
 static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shape *s, ddp_err *err)
@@ -234,6 +179,7 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shap
 
     if (t == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
     t->windows = (cpu_windows){.channels = s->channels,
+                               .pitch = s->channels,
                                .height = s->height,
                                .width = s->width,
                                .out_height = s->out_height,
@@ -253,9 +199,10 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shap
         k->scratch_bytes = t->winograd.scratch_bytes;
         return DDP_OK;
     }
-    t->by_windows = has_windows(s, k->kind) && by_windows(w->device, s, k->kind) && !by_product(s, k->kind);
+    t->by_windows = !by_product(s, k->kind) && by_windows(w->device, s, k->kind);
     if (t->by_windows) {
-        measure_windows(w->device, k, s);
+        cpu_window_conv_init(&t->window_conv, w->device, (int)k->kind, s);
+        k->scratch_bytes = t->window_conv.scratch_bytes;
         return DDP_OK;
     }
     if (!by_product(s, k->kind)) {
@@ -365,57 +312,17 @@ static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, co
                         add, err);
 }
 
+static void run_windows(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)
+{
+    const conv_state *t = c->k->state;
+
+    cpu_window_conv_run(&t->window_conv, c->device, c->scratch, x, w, bias, c->k->act, y, add);
+}
+
 static void run_tiles(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)
 {
     cpu_winograd_run(&((const conv_state *)c->k->state)->winograd, c->device->kernels, c->scratch, x, w, bias, y,
                      c->k->act == CPU_ACT_RELU, add);
-}
-
-/* ---- the product over windows, run ------------------------------------------------------------------------------- */
-typedef struct weight_job {
-    const cpu_call *c;
-    const float *from;
-    float *to;
-    bool add;
-} weight_job;
-
-/* Of the outputs first .. last - 1. */
-static void weight_piece(void *ctx, int64_t first, int64_t last)
-{
-    const weight_job *j = ctx;
-    const low_kernel *k = j->c->k;
-    const cpu_kernels *f = j->c->device->kernels;
-    const conv_state *t = k->state;
-    const int64_t channels = t->windows.channels, at = first * k->inner;
-
-    if (k->kind == FORWARD) f->channels_last(j->to + at, j->from + at, last - first, channels, t->taps);
-    if (k->kind == GRAD_WEIGHT) f->channels_first(j->to + at, j->from + at, last - first, channels, t->taps, j->add);
-    for (int64_t o = first; o < last && k->kind == GRAD_INPUT; o++)
-        for (int64_t tap = 0; tap < t->taps; tap++) {
-            const float *from = j->from + o * k->inner + (t->last ? tap * channels : tap);
-            float *to = j->to + ((t->taps - 1 - tap) * k->cols + o) * channels;
-            for (int64_t i = 0; i < channels; i++) to[i] = from[t->last ? i : i * t->taps];
-        }
-}
-
-static void lay_weight(const cpu_call *c, const float *from, float *to, bool add)
-{
-    weight_job j = {.c = c, .from = from, .to = to, .add = add};
-
-    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN / c->k->inner + 1, weight_piece, &j);
-}
-
-static void run_windows(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)
-{
-    const conv_state *t = c->k->state;
-    const bool written = c->k->kind == GRAD_WEIGHT;
-    float *weight = t->lies ? w : c->scratch;
-    cpu_product p = windows_product(c->k, x, weight, y, add && t->lies);
-
-    p.bias = bias;
-    if (!t->lies && !written) lay_weight(c, w, weight, false);
-    multiply(c, &p);
-    if (!t->lies && written) lay_weight(c, weight, w, add);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */

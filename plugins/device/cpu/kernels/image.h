@@ -11,6 +11,7 @@
 typedef struct cpu_windows {
     int64_t channels, height, width, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2];
+    int64_t pitch; /* of `windows` and `fold`: floats from a pixel to the next, of which the channels are the first */
 } cpu_windows;
 
 enum { CPU_POOL_NOWHERE = 255, CPU_POOL_PLACES = 255 }; /* of a window; NOWHERE: the gradient goes to none of them */

@@ -74,18 +74,21 @@ CPU_INLINE void copy_run(float *to, const float *from, int64_t n)
         memcpy(to, from, (size_t)n * sizeof(*to));
 }
 
-/* Of one place. A line of the window is one run of the image, but for what is padding. */
+/* Of one place. A line of the window is one run of the image, but for what is padding; of a group of channels, a run
+ * for each pixel. */
 static void window_row(float *to, const float *image, const cpu_windows *w, int64_t top, int64_t left, int64_t first,
                        int64_t last)
 {
-    const int64_t run = w->kernel[1] * w->channels, begin = -left * w->channels, end = (w->width - left) * w->channels;
+    const int64_t pixels = w->pitch == w->channels ? w->kernel[1] : 1, run = pixels * w->channels;
+    const int64_t runs = w->kernel[1] / pixels;
 
     for (int64_t i = first / run; i * run < last; i++) {
-        const int64_t a = within(first - i * run, 0, run), b = within(last - i * run, 0, run), y = top + i;
+        const int64_t a = within(first - i * run, 0, run), b = within(last - i * run, 0, run), y = top + i / runs;
+        const int64_t x = left + i % runs, begin = -x * w->channels, end = (w->width - x) * w->channels;
         const bool inside = y >= 0 && y < w->height;
         const int64_t p = inside ? within(begin, a, b) : b, q = inside ? within(end, p, b) : b;
         for (int64_t n = a; n < p; n++) to[i * run - first + n] = 0.0f;
-        if (q > p) copy_run(to + i * run - first + p, image + (y * w->width + left) * w->channels + p, q - p);
+        if (q > p) copy_run(to + i * run - first + p, image + (y * w->width + x) * w->pitch + p, q - p);
         for (int64_t n = q; n < b; n++) to[i * run - first + n] = 0.0f;
     }
 }
@@ -97,7 +100,7 @@ static void windows(float *to, int64_t stride, const float *x, const cpu_windows
 
     for (int64_t i = 0; i < count; i++) {
         const int64_t at = place + i, row = at % places / w->out_width, col = at % w->out_width;
-        window_row(to + i * stride, x + at / places * w->height * w->width * w->channels, w,
+        window_row(to + i * stride, x + at / places * w->height * w->width * w->pitch, w,
                    row * w->stride[0] - w->padding[0], col * w->stride[1] - w->padding[1], first, last);
     }
 }
@@ -111,7 +114,7 @@ static void fold(float *x, const float *rows, const cpu_windows *w, int64_t firs
         const float *image = rows + line / w->height * positions * w->channels * taps;
         seen_by(w, 0, row, &r0, &r1);
         for (int64_t col = 0; col < w->width; col++) {
-            float *to = x + (line * w->width + col) * w->channels;
+            float *to = x + (line * w->width + col) * w->pitch;
             int64_t c0, c1;
             seen_by(w, 1, col, &c0, &c1);
             memset(to, 0, (size_t)w->channels * sizeof(*to));

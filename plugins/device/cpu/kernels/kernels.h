@@ -119,6 +119,7 @@ enum { CPU_PRODUCT_SET, CPU_PRODUCT_ADD, CPU_PRODUCT_PAST }; /* what becomes of 
  * one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
 typedef struct cpu_product_kernels {
     int64_t rows, cols; /* of a tile */
+    bool windows;       /* convolutions of many channels by it, where that was measured to be faster than oneDNN's */
     void (*pack_left)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     void (*pack_right)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     /* c (count, wide) = or += the left panels of `count` lines times the right panels of `wide` lines. Past the caches:

@@ -156,7 +156,7 @@ typedef struct stretch {
 static void finish(const cpu_kernels *f, const cpu_product *p, float *y, const stretch *s, int64_t col, int64_t cols)
 {
     for (int64_t r = s->row; r < s->row + s->rows; r++) {
-        float *from = y + r * p->n + col, *to = p->activated != NULL ? p->activated + r * p->n + col : from;
+        float *from = y + r * p->stride + col, *to = p->activated != NULL ? p->activated + r * p->stride + col : from;
         f->bias_act(to, from, p->bias != NULL ? p->bias + col : NULL, 1, cols, p->activated != NULL ? p->act : 0);
     }
 }
@@ -211,7 +211,7 @@ static int how_of(const cpu_product *p, const stretch *s)
 {
     if (p->add || s->k > 0) return CPU_PRODUCT_ADD;
     if (s->depth < p->k || p->activated != NULL || p->bias != NULL) return CPU_PRODUCT_SET;
-    return p->m * p->n * (int64_t)sizeof(float) >= PAST_CACHES && p->n % 16 == 0 && (uintptr_t)p->plain % 64 == 0
+    return p->m * p->n * (int64_t)sizeof(float) >= PAST_CACHES && p->stride % 16 == 0 && (uintptr_t)p->plain % 64 == 0
                ? CPU_PRODUCT_PAST
                : CPU_PRODUCT_SET;
 }
@@ -232,8 +232,8 @@ static void run_block(const f32_job *j, const stretch *s, const parts *room, boo
 
         if (first) pack(j, &p->right, false, col, cols, s->k, s->depth, room->laid, right);
         for (int64_t i = 0; i < cols; i += together)
-            f->panels(y + s->row * p->n + col + i, p->n, room->left, right + i / f->cols * next, s->depth, s->rows,
-                      least(together, cols - i), how_of(p, s));
+            f->panels(y + s->row * p->stride + col + i, p->stride, room->left, right + i / f->cols * next, s->depth,
+                      s->rows, least(together, cols - i), how_of(p, s));
         if (j->c.kept) right += PACKED * next;
         if (last) finish(j->d->kernels, p, y, s, col, cols);
     }
@@ -282,18 +282,24 @@ static void run_pieces(void *ctx, int64_t first, int64_t last)
     }
 }
 
+/* The kernels for bf16 take matrices alone. */
+static bool by_half(const ddp_device *d, const cpu_product *p)
+{
+    return d->half != NULL && p->left.windows == NULL && p->right.windows == NULL && p->stride == p->n;
+}
+
 uint64_t cpu_product_scratch(const ddp_device *d, const cpu_product *p)
 {
     const cut c = cut_of(d, p);
 
-    return d->half != NULL ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(d, p, &c);
+    return by_half(d, p) ? half_scratch(d, p) : (uint64_t)(c.down * c.across) * room_of(d, p, &c);
 }
 
 void cpu_product_run(const ddp_device *d, cpu_product *p, void *scratch)
 {
     f32_job j = {.d = d, .p = p, .c = cut_of(d, p), .rooms = scratch};
 
-    if (d->half != NULL)
+    if (by_half(d, p))
         half_run(d, p, scratch);
     else
         cpu_parallel(d->threads, j.c.down * j.c.across, 1, run_pieces, &j);
@@ -302,7 +308,8 @@ void cpu_product_run(const ddp_device *d, cpu_product *p, void *scratch)
 /* ---- linear layers ----------------------------------------------------------------------------------------------- */
 cpu_product cpu_product_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x, const void *w)
 {
-    return (cpu_product){.m = rows,
+    return (cpu_product){.stride = out,
+                         .m = rows,
                          .n = out,
                          .k = in,
                          .left = {.at = x, .stride = in},
@@ -312,7 +319,8 @@ cpu_product cpu_product_forward(int64_t rows, int64_t in, int64_t out, bool tran
 cpu_product cpu_product_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                                    const void *w, float *dx)
 {
-    return (cpu_product){.m = rows,
+    return (cpu_product){.stride = in,
+                         .m = rows,
                          .n = in,
                          .k = out,
                          .left = {.at = dy, .stride = out},
@@ -325,7 +333,8 @@ cpu_product cpu_product_grad_weight(int64_t rows, int64_t in, int64_t out, bool 
 {
     const cpu_side g = {.at = dy, .stride = out, .turned = true}, from = {.at = x, .stride = in, .turned = true};
 
-    return (cpu_product){.m = transposed ? in : out,
+    return (cpu_product){.stride = transposed ? out : in,
+                         .m = transposed ? in : out,
                          .n = transposed ? out : in,
                          .k = rows,
                          .left = transposed ? from : g,

@@ -23,6 +23,7 @@ typedef struct cpu_side {
 
 typedef struct cpu_product {
     int64_t m, n, k;
+    int64_t stride; /* from a row of the result to the next */
     cpu_side left, right;
     float *plain, *activated; /* (m, n) left right^T + bias; the activation of that; NULL for one that is not wanted */
     const float *bias;        /* (n) or NULL */
