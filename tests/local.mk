@@ -56,10 +56,8 @@ include $(srcdir)/tests/gpu/local.mk
 EXTRA_DIST += tests/classes.sh
 if WITH_CMOCKA
 if WITH_GLOO
-if WITH_DNNL
 TESTS += tests/classes.sh
 LONG_TESTS += tests/classes.sh
-endif
 endif
 endif
 

@@ -57,6 +57,11 @@ def has_bf16():
     return os.environ.get("DDPENGINE_CPU") in (None, "", "native") and "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
 
 
+def needs_onednn():
+    if b"libdnnl" not in (BUILD / ".libs/device_cpu.so").read_bytes():
+        raise Skip("device cpu is built without oneDNN")
+
+
 def until(condition, what, patience=PATIENCE):
     """Polls until `condition` gives something true, and returns that; `what` says what does not come."""
     limit = Patience(patience)

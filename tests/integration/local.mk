@@ -44,8 +44,6 @@ EXTRA_DIST += tests/integration/look/event_file.py tests/integration/look/see_re
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c tests/integration/support/blocks_sampler.c \
 	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c tests/integration/support/slow_device.c tests/integration/support/slow_backend.c $(INTEGRATION_TESTS)
 if WITH_GLOO
-if WITH_DNNL
 TESTS += $(INTEGRATION_TESTS)
 LONG_TESTS += $(LONG_INTEGRATION_TESTS)
-endif
 endif

@@ -79,6 +79,7 @@ class Step(Case):
                                            ([], powersgd, 2), ([], traced, 2))
 
     def test_no_primitive_after_the_first_step(self):
+        harness.needs_onednn()
         path = self.ini("x.ini", LENET, {"train": {"max_steps": 30}})
         r = self.run("-c", path, env={"DNNL_VERBOSE": "2"})
         self.equal(r.code, 0, r)

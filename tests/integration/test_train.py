@@ -99,6 +99,7 @@ class Train(Case):
 
     def test_cpu_class(self):
         """DDPENGINE_CPU limits our kernels, and oneDNN whatever its own variable says; a word that it does not know is refused."""
+        harness.needs_onednn()
         lenet = {"model": {"plugin": "lenet"}, "model.mlp": None, "model.lenet": {"classes": 4},
                  "data.synthetic": {"shape": "1, 20, 20", "classes": 4}}
         for word, ours, library in (("portable", "portable (DDPENGINE_CPU)", "SSE4.1"), ("avx2", "AVX2 (DDPENGINE_CPU)", "AVX2")):

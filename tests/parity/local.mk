@@ -6,29 +6,23 @@ EXTRA_DIST += tests/parity/make/make_schedules.py tests/parity/vectors/schedules
 	tests/parity/make/make_groups.py tests/parity/vectors/groups.json tests/parity/make/make_loss_mean.py tests/parity/vectors/loss_mean.json
 EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO
-if WITH_DNNL
 if WITH_ZLIB
 TESTS += tests/parity/test_curve.py
 LONG_TESTS += tests/parity/test_curve.py
-endif
 endif
 endif
 
 # loss curves of a convolutional net, a ResNet and a GPT
 EXTRA_DIST += tests/parity/torch_eval.py tests/parity/torch_float64.py tests/parity/torch_train.py tests/parity/make/make_model_curves.py tests/parity/test_model_curves.py \
 	tests/parity/vectors/model_curves.json
-if WITH_DNNL
 if WITH_ZLIB
 TESTS += tests/parity/test_model_curves.py
 LONG_TESTS += tests/parity/test_model_curves.py
 endif
-endif
 
 # LoRA and frozen parameters, against PEFT
 EXTRA_DIST += tests/parity/make/make_lora.py tests/parity/test_lora.py tests/parity/vectors/lora
-if WITH_DNNL
 TESTS += tests/parity/test_lora.py
-endif
 
 # not a test: trainings of minutes to hours, started by hand
 EXTRA_DIST += tests/parity/accuracy.py

@@ -8,9 +8,7 @@ EXTRA_DIST += tests/reliability/trial.py tests/reliability/attacks.py tests/reli
 	tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
 TESTS += tests/reliability/test_parts.py
 if WITH_GLOO
-if WITH_DNNL
 LONG_TESTS += tests/reliability/test_reliability.py tests/reliability/survivors.py
-endif
 endif
 
 TRIALS = 20

@@ -84,7 +84,8 @@ static void cpu_describe(ddp_device *d, ddp_device_info *out)
 
     cpu_model(model, sizeof(model));
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    (void)snprintf(out->name, sizeof(out->name), "%s, %s%s%s", model, d->kernels->isa,
+    (void)snprintf(out->name, sizeof(out->name), "%s, %s%s%s%s", model, d->kernels->isa,
+                   d->library == NULL ? ", no oneDNN" : "",
                    d->half != NULL ? ", products in bf16"
                    : d->bf16       ? ", bf16 no faster than f32"
                                    : "",
@@ -147,12 +148,10 @@ static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
             "neither AVX2 nor AVX-512: steps take several times as long; use a newer machine, or let the virtual machine have them (cpu = host)");
 #endif
     else if (DDP_ISA_ARM64)
-        p->report(
-            p->ctx, DDP_FINDING_OK, "CPU",
-            "%s, which every ARM64 has; most convolutions are plain loops of oneDNN, unless it was built with the Arm Compute Library",
-            d->kernels->isa);
+        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s, which every ARM64 has", d->kernels->isa);
     else
-        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
+        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
+                  d->library == NULL ? ", built without oneDNN: some convolutions are slower" : "",
                   ddp_isa_limit() >= 0 ? ", no more than DDPENGINE_CPU allows" : "");
 }
 

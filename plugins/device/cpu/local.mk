@@ -25,7 +25,6 @@ libcpukernels_la_SOURCES = plugins/device/cpu/kernels/attention/attention_bf16.c
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
 
-if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la
 device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/exec.c \
 	plugins/device/cpu/families/attention.c plugins/device/cpu/families/batch_norm.c \
@@ -36,13 +35,18 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/families/rope.c plugins/device/cpu/families/softmax_parts.c plugins/device/cpu/flat.c \
 	plugins/device/cpu/kernels/product.c plugins/device/cpu/kernels/product.h plugins/device/cpu/kernels/windows.c \
 	plugins/device/cpu/kernels/windows.h plugins/device/cpu/kernels/winograd/winograd.c \
-	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c \
-	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.c plugins/device/cpu/onednn/library.h \
-	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c \
+	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c \
+	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.h \
 	plugins/device/cpu/openmp.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 device_cpu_la_CFLAGS = $(CPU_CFLAGS)
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)
-device_cpu_la_LIBADD = $(CPU_KERNELS) -ldnnl -lgomp -lm
+device_cpu_la_LIBADD = $(CPU_KERNELS) -lgomp -lm
+if WITH_DNNL
+device_cpu_la_SOURCES += plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c plugins/device/cpu/onednn/library.c \
+	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c
+device_cpu_la_LIBADD += -ldnnl
+else
+device_cpu_la_SOURCES += plugins/device/cpu/onednn/none.c
 endif

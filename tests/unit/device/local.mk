@@ -1,6 +1,5 @@
 # unit tests of plugins/device/cpu, and of its kernels by themselves, whose variants they compare
 if WITH_CMOCKA
-if WITH_DNNL
 DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_variants.h tests/unit/support/device_util.h
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
 	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
@@ -40,6 +39,7 @@ tests_unit_device_test_device_winograd_CFLAGS = $(CPU_CFLAGS)
 tests_unit_device_test_device_winograd_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 
 # not a test: make tests/bench/bench_device
+if WITH_DNNL
 EXTRA_PROGRAMS += tests/bench/bench_device tests/bench/bench_ops
 CLEANFILES += tests/bench/bench_device tests/bench/bench_ops
 ONEDNN_VERSIONS = plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c

@@ -166,9 +166,9 @@ static void multiply(const cpu_call *c, cpu_product *p)
  * kernel for few channels, and its gradient of the input, are as fast or faster; with AVX-512 its own are. */
 static bool by_windows(const ddp_device *d, const cpu_conv_shape *s, uint32_t kind)
 {
-    if (d->library == NULL) return true;
-    return d->kernels->product.windows && d->half == NULL && s->groups == 1 && kind != GRAD_INPUT &&
-           s->kernel[0] * s->kernel[1] > 1 && s->channels >= 64;
+    if (d->library == NULL || d->kernels->product.windows == CPU_WINDOWS_ALL) return true;
+    return d->kernels->product.windows == CPU_WINDOWS_MANY_CHANNELS && d->half == NULL && s->groups == 1 &&
+           kind != GRAD_INPUT && s->kernel[0] * s->kernel[1] > 1 && s->channels >= 64;
 }
 
 static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shape *s, ddp_err *err)

@@ -113,13 +113,15 @@ static inline int64_t cpu_product_stride(int64_t width, int64_t depth)
     return (((width * depth + 15) / 16 + 1) | 1) * 16;
 }
 
+/* Convolutions that are a product over windows: as many as were measured to be faster than oneDNN's. */
+enum { CPU_WINDOWS_NONE, CPU_WINDOWS_MANY_CHANNELS, CPU_WINDOWS_ALL };
 enum { CPU_PRODUCT_SET, CPU_PRODUCT_ADD, CPU_PRODUCT_PAST }; /* what becomes of the sums; past the caches */
 
 /* The parts of a matrix product of f32: see product_body.h. Packers take element (i, k) at i * along + k * down, of which
  * one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
 typedef struct cpu_product_kernels {
     int64_t rows, cols; /* of a tile */
-    bool windows;       /* convolutions of many channels by it, where that was measured to be faster than oneDNN's */
+    int windows;        /* CPU_WINDOWS_* */
     void (*pack_left)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     void (*pack_right)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     /* c (count, wide) = or += the left panels of `count` lines times the right panels of `wide` lines. Past the caches:

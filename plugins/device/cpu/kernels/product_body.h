@@ -19,6 +19,11 @@
 #define PRODUCT_ROWS INT64_C(4)
 #define PRODUCT_VECS INT64_C(2)
 #endif
+#if defined(__aarch64__) /* where oneDNN has loops that no compiler has vectorised */
+#define PRODUCT_WINDOWS CPU_WINDOWS_ALL
+#else
+#define PRODUCT_WINDOWS (CPU_VECTOR == 8 ? CPU_WINDOWS_MANY_CHANNELS : CPU_WINDOWS_NONE)
+#endif
 #define PRODUCT_COLS (PRODUCT_VECS * CPU_VECTOR)
 
 #define PACK_AHEAD INT64_C(16) /* rows that are further apart than the hardware's prefetcher follows */
