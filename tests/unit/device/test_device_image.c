@@ -315,7 +315,7 @@ typedef struct results {
 static void compute(const cpu_image_kernels *f, const float *x, const float *dy, const float *more, const float *y,
                     results *r)
 {
-    const cpu_windows w = {C, H, W, OH, OW, {3, 3}, {2, 2}, {1, 1}};
+    const cpu_windows w = {C, H, W, OH, OW, {3, 3}, {2, 2}, {1, 1}, C};
     const float *ref = more;
 
     f->unfold(r->rows, x, &w, 0, N * OH * OW);
