@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/classes.sh: the tests of the CPU device and of bf16 once more, as on a CPU of each class below this one's: DDPENGINE_CPU
-# limits our kernels and oneDNN together. TAP: a case of a test is one here, with the class before its name. The others of those
-# programs have run natively by themselves. Under make check-long (DDP_LONG=1) all of them, else the quick ones.
+# limits our kernels and oneDNN together. Those with convolutions also as built without oneDNN. TAP: a case of a test is one
+# here, with the class before its name. The others of those programs have run natively by themselves. Under make check-long
+# (DDP_LONG=1) all of them, else the quick ones.
 set -u
 src=${DDP_SRCDIR:-.} build=${DDP_BUILDDIR:-.}
 export CMOCKA_MESSAGE_OUTPUT=TAP
@@ -57,5 +58,15 @@ for class in portable avx2 avx512; do
         retell "$class" "$program" $?
     done
 done
+unset DDPENGINE_CPU
+if [ -e "$build/.libs/device_cpu_alone.so" ]; then
+    DDP_DEVICE_CPU=.libs/device_cpu_alone.so
+    export DDP_DEVICE_CPU
+    for program in tests/unit/device/test_device_image tests/parity/test_ops tests/parity/test_models; do
+        [ -e "$build/$program" ] || continue
+        run "$program"
+        retell "without oneDNN" "$program" $?
+    done
+fi
 echo "1..$count"
 [ "$failed" = 0 ]

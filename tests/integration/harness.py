@@ -58,7 +58,7 @@ def has_bf16():
 
 
 def needs_onednn():
-    if b"libdnnl" not in (BUILD / ".libs/device_cpu.so").read_bytes():
+    if b"libdnnl.so" not in (BUILD / ".libs/device_cpu.so").read_bytes():
         raise Skip("device cpu is built without oneDNN")
 
 

@@ -25,8 +25,10 @@ libcpukernels_la_SOURCES = plugins/device/cpu/kernels/attention/attention_bf16.c
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
 
-plugin_LTLIBRARIES += device_cpu.la
-device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/exec.c \
+# all of the device but the library of convolutions, or what stands in its place
+DEVICE_CPU = libdevicecpu.la
+noinst_LTLIBRARIES += libdevicecpu.la
+libdevicecpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/exec.c \
 	plugins/device/cpu/families/attention.c plugins/device/cpu/families/batch_norm.c \
 	plugins/device/cpu/families/cached.c plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
 	plugins/device/cpu/families/embedding.c plugins/device/cpu/families/layer_norm.c \
@@ -39,14 +41,18 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.h \
 	plugins/device/cpu/openmp.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c
+libdevicecpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
+libdevicecpu_la_CFLAGS = $(CPU_CFLAGS)
+
+plugin_LTLIBRARIES += device_cpu.la
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 device_cpu_la_CFLAGS = $(CPU_CFLAGS)
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)
-device_cpu_la_LIBADD = $(CPU_KERNELS) -lgomp -lm
+device_cpu_la_LIBADD = $(DEVICE_CPU) $(CPU_KERNELS) -lgomp -lm
 if WITH_DNNL
-device_cpu_la_SOURCES += plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c plugins/device/cpu/onednn/library.c \
+device_cpu_la_SOURCES = plugins/device/cpu/onednn/api.h plugins/device/cpu/onednn/conv.c plugins/device/cpu/onednn/library.c \
 	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/version2.c plugins/device/cpu/onednn/version3.c
 device_cpu_la_LIBADD += -ldnnl
 else
-device_cpu_la_SOURCES += plugins/device/cpu/onednn/none.c
+device_cpu_la_SOURCES = plugins/device/cpu/onednn/none.c
 endif

@@ -1,6 +1,13 @@
 # unit tests of plugins/device/cpu, and of its kernels by themselves, whose variants they compare
 if WITH_CMOCKA
 DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_variants.h tests/unit/support/device_util.h
+# the device as it is built without oneDNN; tests/classes.sh takes it
+check_LTLIBRARIES += device_cpu_alone.la
+device_cpu_alone_la_SOURCES = plugins/device/cpu/onednn/none.c
+device_cpu_alone_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
+device_cpu_alone_la_CFLAGS = $(CPU_CFLAGS)
+device_cpu_alone_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath $(abs_builddir)/.libs
+device_cpu_alone_la_LIBADD = $(DEVICE_CPU) $(CPU_KERNELS) -lgomp -lm
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
 	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
 	tests/unit/device/test_device_attention

@@ -69,7 +69,7 @@ static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precis
     static const uint64_t config[8];
     ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .precision = precision, .local_size = 1};
 
-    fixture_load(f, ".libs/device_cpu.so");
+    fixture_load(f, getenv("DDP_DEVICE_CPU") != NULL ? getenv("DDP_DEVICE_CPU") : ".libs/device_cpu.so");
     f->half = precision == DDP_PRECISION_BF16;
     OK(f, f->ops->open(NULL, config, &p, &f->device, &f->err));
 }
