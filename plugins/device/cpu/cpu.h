@@ -17,9 +17,9 @@
 #include "common/lower.h"
 #include "onednn/conv.h"
 #include "onednn/library.h"
-#include "kernels/half.h"
+#include "kernels/product/half.h"
 #include "kernels/kernels.h"
-#include "kernels/product.h"
+#include "kernels/product/product.h"
 #include "parallel.h"
 
 struct ddp_device {

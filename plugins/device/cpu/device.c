@@ -136,8 +136,8 @@ static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
 {
     if (d->bf16 && d->half == NULL)
         p->report(p->ctx, DDP_FINDING_WARNING, "CPU",
-                  "%s multiplies bf16 no faster than f32, for it has no instructions for it (AVX512_BF16): set [train] "
-                  "precision = f32, unless the memory of a frozen base under [lora] is what you want to save",
+                  "%s multiplies bf16 no faster than f32, having no instructions for it (AVX512_BF16): "
+                  "set [train] precision = f32, unless a frozen base under [lora] is to take less memory",
                   DDP_ISA_ARM64          ? "device \"cpu\" on ARM64"
                   : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU"
                                          : "this CPU");

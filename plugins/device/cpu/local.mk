@@ -13,13 +13,13 @@ libcpukernels_la_SOURCES = plugins/device/cpu/kernels/attention/attention_bf16.c
 	plugins/device/cpu/kernels/attention/operands_bf16_body.h \
 	plugins/device/cpu/kernels/attention/operands_f32_body.h \
 	plugins/device/cpu/kernels/attention/product_body.h plugins/device/cpu/kernels/dropout_body.h \
-	plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half_avx512.c plugins/device/cpu/kernels/half_body.h \
+	plugins/device/cpu/kernels/product/half.h plugins/device/cpu/kernels/product/half_avx512.c plugins/device/cpu/kernels/product/half_body.h \
 	plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/kernels.c \
 	plugins/device/cpu/kernels/kernels.h plugins/device/cpu/kernels/kernels_avx2.c \
 	plugins/device/cpu/kernels/kernels_avx512.c plugins/device/cpu/kernels/kernels_body.h \
 	plugins/device/cpu/kernels/kernels_portable.c plugins/device/cpu/kernels/loops.h \
 	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/narrow_body.h plugins/device/cpu/kernels/norm_body.h \
-	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h plugins/device/cpu/kernels/product_body.h \
+	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h plugins/device/cpu/kernels/product/product_body.h \
 	plugins/device/cpu/kernels/rope_body.h plugins/device/cpu/kernels/row_body.h plugins/device/cpu/kernels/turn_body.h \
 	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd/winograd_body.h
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
@@ -35,8 +35,8 @@ libdevicecpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/devi
 	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
 	plugins/device/cpu/families/metric.c plugins/device/cpu/families/narrow.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
 	plugins/device/cpu/families/rope.c plugins/device/cpu/families/softmax_parts.c plugins/device/cpu/flat.c \
-	plugins/device/cpu/kernels/product.c plugins/device/cpu/kernels/product.h plugins/device/cpu/kernels/windows.c \
-	plugins/device/cpu/kernels/windows.h plugins/device/cpu/kernels/winograd/winograd.c \
+	plugins/device/cpu/kernels/product/product.c plugins/device/cpu/kernels/product/product.h plugins/device/cpu/kernels/product/windows.c \
+	plugins/device/cpu/kernels/product/windows.h plugins/device/cpu/kernels/winograd/winograd.c \
 	plugins/device/cpu/kernels/winograd/winograd.h plugins/device/cpu/lower.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.h \
 	plugins/device/cpu/openmp.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \

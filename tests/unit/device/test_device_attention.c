@@ -1,6 +1,6 @@
 /* tests/unit/device/test_device_attention.c -- the CPU device's attention, forward and gradient: the same bits by every
  * variant and by heads of q, and in bf16 within what its operands' rounding does. */
-#include "plugins/device/cpu/kernels/half.h"
+#include "plugins/device/cpu/kernels/product/half.h"
 #include "support/device_variants.h"
 
 typedef struct attention_results {

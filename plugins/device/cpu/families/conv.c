@@ -2,20 +2,20 @@
  *
  *   conv2d + bias + relu   the library adds the bias; with relu, one pass of our own over its result does both
  *
- * The library's convolution reorders the weight in every call. Where there are few positions for each weight, a matrix
- * product over unfolded windows reads or writes the weight where it lies and is faster:
+ * The library's convolution reorders the weight in every call. Where there are few positions for each weight, a
+ * matrix product over unfolded windows reads or writes the weight where it lies and is faster:
  *
  *   forward       y (positions, O) = rows (positions, C KH KW) w^T
  *   grad input    rows = dy w, folded to dx
  *   grad weight   dw = or += dy^T rows
  *
- * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products, and
- * adds the bias and does the relu as it writes. Of the rest, those of many channels with AVX2, and all where there is no
- * library, are a product that reads windows where they lie (windows.h).
+ * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products,
+ * and adds the bias and does the relu as it writes. Of the rest, those of many channels with AVX2, and all where
+ * there is no library, are a product that reads windows where they lie (windows.h).
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
-#include "kernels/windows.h"
+#include "kernels/product/windows.h"
 #include "kernels/winograd/winograd.h"
 
 #include <stdlib.h>

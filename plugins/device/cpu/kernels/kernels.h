@@ -106,8 +106,8 @@ typedef struct cpu_cached_attention {
     float scale;
 } cpu_cached_attention;
 
-/* Numbers from a packed panel of `width` lines to the next: with a gap, and an odd number of lines of the cache, lest all
- * panels begin in the same set of it. */
+/* Numbers from a packed panel of `width` lines to the next: with a gap, and an odd number of lines of the cache, lest
+ * all panels begin in the same set of it. */
 static inline int64_t cpu_product_stride(int64_t width, int64_t depth)
 {
     return (((width * depth + 15) / 16 + 1) | 1) * 16;
@@ -117,8 +117,8 @@ static inline int64_t cpu_product_stride(int64_t width, int64_t depth)
 enum { CPU_WINDOWS_NONE, CPU_WINDOWS_MANY_CHANNELS, CPU_WINDOWS_ALL };
 enum { CPU_PRODUCT_SET, CPU_PRODUCT_ADD, CPU_PRODUCT_PAST }; /* what becomes of the sums; past the caches */
 
-/* The parts of a matrix product of f32: see product_body.h. Packers take element (i, k) at i * along + k * down, of which
- * one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
+/* The parts of a matrix product of f32: see product_body.h. Packers take element (i, k) at i * along + k * down, of
+ * which one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
 typedef struct cpu_product_kernels {
     int64_t rows, cols; /* of a tile */
     int windows;        /* CPU_WINDOWS_* */

@@ -31,7 +31,7 @@ static void widen_bf16(float *y, const uint16_t *x, int64_t n) { MAP(n, y[i] = c
 #include "row_body.h"
 #include "peak_body.h"
 #include "winograd/winograd_body.h"
-#include "product_body.h"
+#include "product/product_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {

@@ -1,5 +1,5 @@
-/* plugins/device/cpu/onednn/none.c -- in place of library.c and conv.c where oneDNN is not: the device has no library, and so
- * asks for none of its convolutions. */
+/* plugins/device/cpu/onednn/none.c -- in place of library.c and conv.c where oneDNN is not: the device has no
+ * library, and so asks for none of its convolutions. */
 #include "conv.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include <ddpengine/device.h>
-#include "kernels/half.h"
+#include "kernels/product/half.h"
 #include "kernels/kernels.h"
 #include "kernels/loops.h"
 

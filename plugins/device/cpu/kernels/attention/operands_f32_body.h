@@ -1,6 +1,6 @@
-/* plugins/device/cpu/kernels/attention/operands_f32_body.h -- what attention multiplies, in f32, or in f32 rounded
- * to bf16: an operand is one number, and one packing serves as the left and as the right side of a product. Included between head_body.h and
- * attention_body.h. */
+/* plugins/device/cpu/kernels/attention/operands_f32_body.h -- what attention multiplies, in f32, or in f32 rounded to
+ * bf16: an operand is one number, and one packing serves as the left and as the right side of a product. Included
+ * between head_body.h and attention_body.h. */
 #if CPU_VECTOR == 16
 #include "kernels/turn_body.h"
 #endif

@@ -1,11 +1,11 @@
-/* plugins/device/cpu/kernels/product.h -- the device's matrix product, over its threads.
+/* plugins/device/cpu/kernels/product/product.h -- the device's matrix product, over its threads.
  *
- * c (m, n) = left (m, k) right^T (k, n), all f32 in memory, the two sides either way round; in precision bf16 by half.h,
- * else in f32 by the parts in cpu_kernels.product. How it is cut into blocks and among threads changes no bit: each sum
- * goes through k in parts whose length the shape alone decides. */
+ * c (m, n) = left (m, k) right^T (k, n), all f32 in memory, the two sides either way round; in precision bf16 by
+ * half.h, else in f32 by the parts in cpu_kernels.product. How it is cut into blocks and among threads changes no
+ * bit: each sum goes through k in parts whose length the shape alone decides. */
 #pragma once
 
-#include "image.h"
+#include "kernels/image.h"
 
 #include <ddpengine/device.h>
 #include <stdbool.h>

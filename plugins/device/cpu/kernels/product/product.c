@@ -1,11 +1,11 @@
-/* plugins/device/cpu/kernels/product.c -- see product.h. In f32: blocks of the left side, packed once each, stay in the
- * second cache; a panel of the right side, packed when it is first needed, in the first; sums in registers
- * (product_body.h). A thread computes a stretch of rows and columns with room of its own for both. */
+/* plugins/device/cpu/kernels/product/product.c -- see product.h. In f32: blocks of the left side, packed once each,
+ * stay in the second cache; a panel of the right side, packed when it is first needed, in the first; sums in
+ * registers (product_body.h). A thread computes a stretch of rows and columns with room of its own for both. */
 #include "cpu.h"
 
 #define SERIAL_FLOPS 4e6 /* below, waking another thread costs more */
 
-/* ---- bf16 --------------------------------------------------------------------------------------------------------- */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 typedef struct job {
     const cpu_half_kernels *half;
     const cpu_product *p;
@@ -60,7 +60,7 @@ static void half_run(const ddp_device *d, cpu_product *p, void *scratch)
     cpu_parallel(d->threads, j.slots, 1, run_slots, &j);
 }
 
-/* ---- f32; and bf16 where the CPU has no instructions for it: operands are rounded once they are packed ------------ */
+/* ---- f32, and bf16 without instructions for it: operands are rounded once they are packed ------------------------ */
 enum {
     DEPTH = 256,          /* of k that is summed in registers before it goes to memory: the bits depend on it */
     WIDEST = 2048,        /* columns whose packed right side is kept for the next rows */
@@ -68,15 +68,18 @@ enum {
     PAST_CACHES = 8 << 20 /* bytes of a result */
 };
 
-/* How the work is cut: `down` times `across` pieces. A piece packs blocks of `tall` rows of the left side, and of `wide`
- * columns of the right one, whose panels are kept where there are more rows than one block. */
+/* How the work is cut: `down` times `across` pieces. A piece packs blocks of `tall` rows of the left side, and of
+ * `wide` columns of the right one, whose panels are kept where there are more rows than one block. */
 typedef struct cut {
     int64_t down, across, tall, wide, depth, panels;
     bool kept; /* the right side, for the next rows */
 } cut;
 
 /* Panels of a stretch that is cut into `parts`, and in the largest of them. */
-static int64_t share(int64_t n, int64_t unit, int64_t parts) { return times(times(n, unit), parts) * unit; }
+static int64_t share(int64_t n, int64_t unit, int64_t parts)
+{
+    return times(times(n, unit), parts > 1 ? parts : 1) * unit;
+}
 
 /* Pieces for the threads: those whose largest has the least to multiply and to pack. */
 static void cut_pieces(const ddp_device *d, const cpu_product *p, cut *c)
@@ -99,7 +102,7 @@ static void cut_pieces(const ddp_device *d, const cpu_product *p, cut *c)
 static cut cut_of(const ddp_device *d, const cpu_product *p)
 {
     const cpu_product_kernels *f = &d->kernels->product;
-    const int64_t depth = (times(p->k, times(p->k, DEPTH)) + 7) / 8 * 8;
+    const int64_t parts = p->k > DEPTH ? times(p->k, DEPTH) : 1, depth = (times(p->k, parts) + 7) / 8 * 8;
     cut c = {.depth = depth};
     int64_t rows, cols;
 

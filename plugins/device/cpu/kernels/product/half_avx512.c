@@ -1,5 +1,5 @@
-/* plugins/device/cpu/kernels/half_avx512.c -- half.h for AVX512_BF16: vdpbf16ps multiplies sixteen pairs of k by
- * sixteen others and adds them in f32.
+/* plugins/device/cpu/kernels/product/half_avx512.c -- half.h for AVX512_BF16: vdpbf16ps multiplies sixteen pairs of k
+ * by sixteen others and adds them in f32.
  *
  * The right side is packed, a block that stays in L2 at a time, in panels of 64 rows of it: (k / 2, 64, 2). The left
  * side is rounded first, a turned one in panels of six rows: (k / 2, 6, 2). Six rows of the left against one panel

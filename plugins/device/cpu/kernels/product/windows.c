@@ -1,5 +1,5 @@
-/* plugins/device/cpu/kernels/windows.c -- see windows.h. Groups go one after the other, each over its channels of the
- * images where they lie. */
+/* plugins/device/cpu/kernels/product/windows.c -- see windows.h. Groups go one after the other, each over its
+ * channels of the images where they lie. */
 #include "windows.h"
 #include "cpu.h"
 

@@ -1,11 +1,11 @@
-/* plugins/device/cpu/kernels/half.h -- the products of product.h in bf16 with sums in f32, for CPUs with AVX512_BF16. No
- * threads, no allocation, no library.
+/* plugins/device/cpu/kernels/product/half.h -- the products of product.h in bf16 with sums in f32, for CPUs with
+ * AVX512_BF16. No threads, no allocation, no library.
  *
- * Operands are f32 in memory and rounded to bf16, to nearest and ties to even, on the way; or the right side is bf16 in
- * memory. A result is the same for every cut of n between threads. */
+ * Operands are f32 in memory and rounded to bf16, to nearest and ties to even, on the way; or the right side is bf16
+ * in memory. A result is the same for every cut of n between threads. */
 #pragma once
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 #include "product.h"
 
 #include <ddpengine/device.h>

@@ -1,12 +1,13 @@
-/* plugins/device/cpu/kernels/windows.h -- a convolution and its gradients as a matrix product that reads windows of images
- * as its rows, without writing them down: forward y = windows(x) w^T; the gradient of the weight dy^T windows(x); that of
- * the input windows(dy) by the turned kernel, or with a stride, rows dy w that are added up where they come from.
+/* plugins/device/cpu/kernels/product/windows.h -- a convolution and its gradients as a matrix product that reads
+ * windows of images as its rows, without writing them down: forward y = windows(x) w^T; the gradient of the weight
+ * dy^T windows(x); that of the input windows(dy) by the turned kernel, or with a stride, rows dy w that are added up
+ * where they come from.
  *
- * Images are channels last. The weight lies (O, C / groups, KH, KW), or its channels last, and is turned in each call.
- * In bf16 what is multiplied is rounded as it is packed. */
+ * Images are channels last. The weight lies (O, C / groups, KH, KW), or its channels last, and is turned in each
+ * call. In bf16 what is multiplied is rounded as it is packed. */
 #pragma once
 
-#include "image.h"
+#include "kernels/image.h"
 #include "onednn/conv.h"
 #include "product.h"
 

@@ -1,12 +1,12 @@
-/* plugins/device/cpu/kernels/half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs,
+/* plugins/device/cpu/kernels/product/half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs,
  * transposing. Opens the instruction set for what follows; HALF_END closes it. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "half.h"
-#include "kernels.h"
-#include "loops.h"
+#include "kernels/kernels.h"
+#include "kernels/loops.h"
 
 #include <immintrin.h>
 #if defined(__clang__)
@@ -15,8 +15,8 @@
 #else
 #pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")
 #endif
-#include "math_body.h"
-#include "turn_body.h"
+#include "kernels/math_body.h"
+#include "kernels/turn_body.h"
 
 #define PANEL CPU_HALF_PANEL
 #define ROWS  INT64_C(6)

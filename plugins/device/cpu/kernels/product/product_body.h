@@ -1,10 +1,11 @@
-/* plugins/device/cpu/kernels/product_body.h -- the matrix product: packers and the tile whose sums stay in registers, as in
- * GotoBLAS and BLIS (Goto and van de Geijn 2008; Van Zee and van de Geijn 2015). Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/product/product_body.h -- the matrix product: packers and the tile whose sums stay in
+ * registers, as in GotoBLAS and BLIS (Goto and van de Geijn 2008; Van Zee and van de Geijn 2015). Included by
+ * kernels_body.h only.
  *
- * c (rows, cols) is row-major, and vectors lie along its rows. A panel of the left operand is PRODUCT_ROWS wide, one of the
- * right operand PRODUCT_COLS: element (k, i) at k * width + i, zeros where the operand ends. A right panel stays in the
- * first cache while all left panels of a block, which stay in the second, go by. Each sum goes through k in its order,
- * one fused multiply-add after the other: the same bits on every CPU that has the instruction. */
+ * c (rows, cols) is row-major, and vectors lie along its rows. A panel of the left operand is PRODUCT_ROWS wide, one
+ * of the right operand PRODUCT_COLS: element (k, i) at k * width + i, zeros where the operand ends. A right panel
+ * stays in the first cache while all left panels of a block, which stay in the second, go by. Each sum goes through k
+ * in its order, one fused multiply-add after the other: the same bits on every CPU that has the instruction. */
 
 #if CPU_VECTOR == 16 /* of 32 registers 28 hold sums */
 #define PRODUCT_ROWS INT64_C(14)
