@@ -10,10 +10,10 @@ device_cpu_alone_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath $(abs_builddir)/.libs
 device_cpu_alone_la_LIBADD = $(DEVICE_CPU) $(CPU_KERNELS) -lgomp -lm
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
 	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
-	tests/unit/device/test_device_attention
+	tests/unit/device/test_device_attention tests/unit/device/test_product
 TESTS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
 	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached \
-	tests/unit/device/test_device_attention
+	tests/unit/device/test_device_attention tests/unit/device/test_product
 tests_unit_device_test_device_SOURCES = tests/unit/device/test_device.c $(DEVICE_TEST)
 tests_unit_device_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_LDADD = $(UNIT_LDADD)
@@ -39,6 +39,9 @@ tests_unit_device_test_device_cached_SOURCES = tests/unit/device/test_device_cac
 tests_unit_device_test_device_cached_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_cached_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_cached_DEPENDENCIES = device_cpu.la
+tests_unit_device_test_product_SOURCES = tests/unit/device/test_product.c $(DEVICE_TEST)
+tests_unit_device_test_product_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
+tests_unit_device_test_product_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c \
 	plugins/device/cpu/kernels/winograd/winograd.c plugins/device/cpu/kernels/winograd/winograd.h tests/unit/support/device_util.h
 tests_unit_device_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)

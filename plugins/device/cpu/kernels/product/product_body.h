@@ -101,31 +101,31 @@ CPU_INLINE void turn8_last(float *to, int64_t width, const float *from, int64_t 
         for (int64_t i = 0; i < wide; i++) to[k * width + i] = turned[k * 8 + i];
 }
 
-/* Eight numbers of each line, from k on. */
-CPU_INLINE void pack_eight(float *to, const float *from, int64_t stride, int64_t count, int64_t k, int64_t i,
-                           const int64_t width)
+/* Numbers k .. k + some - 1 of each line, `some` a multiple of eight. From the last lines to the first, whose stores
+ * overwrite what those of the last have too much. */
+CPU_INLINE void pack_some(float *to, const float *from, int64_t stride, int64_t count, int64_t k, const int64_t some,
+                          const int64_t width)
 {
-    const int64_t wide = width - i < 8 ? width - i : 8;
-
-    if (count == width)
-        turn8(to + k * width + i, width, from + i * stride + k, stride, wide);
-    else
-        turn8_last(to + k * width + i, width, from + i * stride + k, stride, count - i, wide);
+    CPU_UNROLL for (int64_t i = (width - 1) / 8 * 8; i >= 0; i -= 8)
+        CPU_UNROLL for (int64_t h = k; h < k + some; h += 8)
+    {
+        if (count == width)
+            turn8(to + h * width + i, width, from + i * stride + h, stride, width - i);
+        else
+            turn8_last(to + h * width + i, width, from + i * stride + h, stride, count - i,
+                       width - i < 8 ? width - i : 8);
+    }
 }
 
-/* Lines of the cache are used up at once: those of lines that are a power of two apart drive each other out. */
+/* A line of the cache is used up at once: those of lines that are a power of two apart drive each other out. */
 CPU_INLINE void pack_across(float *to, const float *from, int64_t stride, int64_t count, int64_t depth,
                             const int64_t width)
 {
     int64_t k = 0;
 
-    for (; k + 16 <= depth; k += 16) CPU_UNROLL for (int64_t i = 0; i < width; i += 8)
-        {
-            pack_eight(to, from, stride, count, k, i, width);
-            pack_eight(to, from, stride, count, k + 8, i, width);
-        }
+    for (; k + 16 <= depth; k += 16) pack_some(to, from, stride, count, k, 16, width);
     if (k + 8 <= depth) {
-        CPU_UNROLL for (int64_t i = 0; i < width; i += 8) pack_eight(to, from, stride, count, k, i, width);
+        pack_some(to, from, stride, count, k, 8, width);
         k += 8;
     }
     pack_across_part(to, from, stride, count, k, depth, width);
