@@ -41,6 +41,7 @@ tests_unit_device_test_device_cached_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_cached_DEPENDENCIES = device_cpu.la
 tests_unit_device_test_product_SOURCES = tests/unit/device/test_product.c $(DEVICE_TEST)
 tests_unit_device_test_product_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
+tests_unit_device_test_product_CFLAGS = $(AM_CFLAGS) -Wno-psabi
 tests_unit_device_test_product_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c \
 	plugins/device/cpu/kernels/winograd/winograd.c plugins/device/cpu/kernels/winograd/winograd.h tests/unit/support/device_util.h

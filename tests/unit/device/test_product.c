@@ -100,7 +100,6 @@ static void test_variants(void **state)
 /* ---- AVX-512's sizes without AVX-512 ----------------------------------------------------------------------------- */
 #if defined(__x86_64__)
 #include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wpsabi" /* registers that are memory here pass no call */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
