@@ -132,25 +132,27 @@ static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err
     return cpu_pin_threads(d->threads, processors, &d->pins, err);
 }
 
+static const char *who_lacks_bf16(void)
+{
+    return DDP_ISA_ARM64 ? "device \"cpu\" on ARM64" : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU" : "this CPU";
+}
+
 static void cpu_preflight(ddp_device *d, const ddp_preflight *p)
 {
-    if (d->bf16 && d->half == NULL)
-        p->report(p->ctx, DDP_FINDING_WARNING, "CPU",
-                  "%s multiplies bf16 no faster than f32, having no instructions for it (AVX512_BF16): "
-                  "set [train] precision = f32, unless a frozen base under [lora] is to take less memory",
-                  DDP_ISA_ARM64          ? "device \"cpu\" on ARM64"
-                  : ddp_isa_limit() >= 0 ? "the class of DDPENGINE_CPU"
-                                         : "this CPU");
 #if defined(__x86_64__)
-    else if (ddp_isa_of_cpu() > DDP_ISA_AVX2)
+    if (ddp_isa_of_cpu() > DDP_ISA_AVX2)
         p->report(
             p->ctx, DDP_FINDING_WARNING, "CPU",
             "neither AVX2 nor AVX-512: steps take several times as long; use a newer machine, or let the virtual machine have them (cpu = host)");
 #endif
-    else if (DDP_ISA_ARM64)
-        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s, which every ARM64 has", d->kernels->isa);
+    if (d->bf16 && d->half == NULL)
+        p->report(
+            p->ctx, DDP_FINDING_WARNING, "CPU",
+            "%s multiplies bf16 no faster than f32, having no instructions for it%s: set [train] precision = f32, unless a frozen base under [lora] is to take less memory",
+            who_lacks_bf16(), DDP_ISA_ARM64 ? "" : " (AVX512_BF16)");
     else
-        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s%s", d->kernels->isa, d->half != NULL ? " with bf16" : "",
+        p->report(p->ctx, DDP_FINDING_OK, "CPU", "%s%s%s%s%s", d->kernels->isa,
+                  DDP_ISA_ARM64 ? ", which every ARM64 has" : "", d->half != NULL ? " with bf16" : "",
                   d->library == NULL ? ", built without oneDNN: some convolutions are slower" : "",
                   ddp_isa_limit() >= 0 ? ", no more than DDPENGINE_CPU allows" : "");
 }
@@ -194,6 +196,6 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DEVICE, DDP_PLUGIN_F_NO_UNLOAD),
     .priority = 10,
     .memory = DDP_MEMORY_HOST,
-    .install = "Debian package libdnnl2",
+    .install = CPU_INSTALL,
     DDP_PLUGIN_TAIL("cpu", "0.1.0", "the host's CPU", DDP_NO_OPTIONS, ops),
 };

@@ -41,7 +41,10 @@ libdevicecpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/devi
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/library.h \
 	plugins/device/cpu/openmp.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
 	plugins/device/cpu/peak.c
-libdevicecpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
+if WITH_DNNL
+CPU_INSTALL = Debian package libdnnl2
+endif
+libdevicecpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS) -DCPU_INSTALL='"$(CPU_INSTALL)"'
 libdevicecpu_la_CFLAGS = $(CPU_CFLAGS)
 
 plugin_LTLIBRARIES += device_cpu.la

@@ -1,5 +1,6 @@
-/* tests/unit/device/test_product.c -- the packers and tiles of a matrix product, of every variant that this CPU can run,
- * against sums in f64; and of AVX-512's sizes too, by the double of its registers below, on a CPU that lacks them. */
+/* tests/unit/device/test_product.c -- the packers and tiles of a matrix product, of every variant that this CPU can
+ * run, against sums in f64; and of AVX-512's sizes too, by the double of its registers below, on a CPU that lacks
+ * them. */
 #include "support/device_variants.h"
 
 #include <math.h>

@@ -10,8 +10,8 @@
  *   grad weight   dw = or += dy^T rows
  *
  * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products,
- * and adds the bias and does the relu as it writes. Of the rest, those of many channels with AVX2, and all where
- * there is no library, are a product that reads windows where they lie (windows.h).
+ * and adds the bias and does the relu as it writes. Of the rest, those of many channels with AVX2, and all on ARM64 or
+ * where there is no library, are a product that reads windows where they lie (windows.h).
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"

@@ -43,7 +43,7 @@ static void unfold_place(float *row, const float *image, const cpu_windows *w, i
             bool inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
             const float *from = image + (inside ? (y * w->width + x) * w->channels : 0);
             float *to = row + i * w->kernel[1] + j;
-            if (taps == 1) {
+            if (taps == 1 && inside) {
                 memcpy(to, from, (size_t)w->channels * sizeof(*to));
             } else if (inside) {
                 for (int64_t c = 0; c < w->channels; c++) to[c * taps] = from[c];

@@ -1,9 +1,10 @@
-/* plugins/device/cpu/kernels/kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
+/* plugins/device/cpu/kernels/kernels.h -- the CPU device's own kernels.
  *
  * One table of functions for each instruction set, compiled from the same source (kernels_body.h, optim_body.h) and
  * chosen once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as
- * fmaf, reductions have a fixed order, and the files are compiled with -ffp-contract=off. No threads, no allocation,
- * nothing of oneDNN. */
+ * fmaf, reductions have a fixed order, and the files are compiled with -ffp-contract=off. But the product of x86's
+ * portable variant has no fused multiply-adds, which would be calls there. No threads, no allocation, nothing of
+ * oneDNN. */
 #pragma once
 
 #include "image.h"

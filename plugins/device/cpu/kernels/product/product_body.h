@@ -255,4 +255,7 @@ static void product_panels(float *c, int64_t stride, const float *left, const fl
             else
                 product_tile(to, stride, left, panel, depth, how);
         }
+#if CPU_VECTOR >= 8
+    if (how == CPU_PRODUCT_PAST) _mm_sfence(); /* before anybody is told that they are there */
+#endif
 }

@@ -3,7 +3,25 @@
 #include "windows.h"
 #include "cpu.h"
 
-static int64_t places(const cpu_window_conv *c) { return c->images * c->x.out_height * c->x.out_width; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+/* Of one image. */
+static int64_t places(const cpu_window_conv *c) { return c->x.out_height * c->x.out_width; }
+
+enum { ROWS_BYTES = 4 << 20 }; /* of rows that are added up, at least those of one image */
+
+/* Images whose rows are written and added up together. */
+static int64_t together(const cpu_window_conv *c)
+{
+    const int64_t image = places(c) * c->inner * (int64_t)sizeof(float);
+
+    return image >= ROWS_BYTES ? 1 : least(c->images, ROWS_BYTES / image);
+}
+
+static int64_t rows_size(const cpu_window_conv *c)
+{
+    return c->reads ? 0 : (together(c) * places(c) * c->inner + 15) / 16 * 16;
+}
+
 static float *offset(float *x, int64_t n) { return x != NULL ? x + n : NULL; }
 
 /* A gradient of the input with stride 1 is a convolution of dy by the turned kernel. */
@@ -44,8 +62,9 @@ static cpu_windows windows_back(const cpu_windows *x, int64_t out, int64_t group
                          .padding = {x->kernel[0] - 1 - x->padding[0], x->kernel[1] - 1 - x->padding[1]}};
 }
 
-/* Of group g: x, y and the weight are those of all, the rows its own. */
-static cpu_product product_of(const cpu_window_conv *c, int64_t g, float *x, float *w, float *y, float *rows, bool add)
+/* Of group g of so many images: x, y and the weight are those of all groups, the rows its own. */
+static cpu_product product_of(const cpu_window_conv *c, int64_t g, int64_t images, float *x, float *w, float *y,
+                              float *rows, bool add)
 {
     const int64_t in = c->x.channels, out = c->out / c->groups;
     const cpu_windows *read = c->reads && !is_matrix(&c->read) ? &c->read : NULL;
@@ -54,25 +73,25 @@ static cpu_product product_of(const cpu_window_conv *c, int64_t g, float *x, flo
 
     switch (c->kind) {
     case CPU_CONV_FORWARD:
-        p = cpu_product_forward(places(c), c->inner, out, false, own_x, own_w);
+        p = cpu_product_forward(images * places(c), c->inner, out, false, own_x, own_w);
         p.left.stride = c->x.pitch;
         p.left.windows = read;
         p.stride = c->out;
         break;
     case CPU_CONV_GRAD_WEIGHT:
-        p = cpu_product_grad_weight(places(c), c->inner, out, false, own_y, own_x, own_w, add);
+        p = cpu_product_grad_weight(images * places(c), c->inner, out, false, own_y, own_x, own_w, add);
         p.left.stride = c->out;
         p.right.stride = c->x.pitch;
         p.right.windows = read;
         break;
     default:
         if (c->reads) {
-            p = cpu_product_forward(c->images * c->x.height * c->x.width, out * c->taps, in, true, own_y, own_w);
+            p = cpu_product_forward(images * c->x.height * c->x.width, out * c->taps, in, true, own_y, own_w);
             p.left.windows = read;
             p.stride = c->x.pitch;
             p.plain = own_x;
         } else {
-            p = cpu_product_grad_input(places(c), c->inner, out, false, own_y, own_w, rows);
+            p = cpu_product_grad_input(images * places(c), c->inner, out, false, own_y, own_w, rows);
         }
         p.left.stride = c->out;
         break;
@@ -82,7 +101,6 @@ static cpu_product product_of(const cpu_window_conv *c, int64_t g, float *x, flo
 
 void cpu_window_conv_init(cpu_window_conv *c, const ddp_device *d, int kind, const cpu_conv_shape *s)
 {
-    uint64_t rows_bytes = 0;
     cpu_product p;
 
     *c = (cpu_window_conv){.x = windows_of(s),
@@ -100,9 +118,8 @@ void cpu_window_conv_init(cpu_window_conv *c, const ddp_device *d, int kind, con
     else
         c->lies = c->taps == 1 || c->last;
     if (!c->lies) c->weight_bytes = ((uint64_t)(c->out * c->inner) * sizeof(float) + 63) / 64 * 64;
-    if (!c->reads) rows_bytes = ((uint64_t)(places(c) * c->inner) * sizeof(float) + 63) / 64 * 64;
-    p = product_of(c, 0, NULL, NULL, NULL, NULL, false);
-    c->scratch_bytes = c->weight_bytes + rows_bytes + cpu_product_scratch(d, &p);
+    p = product_of(c, 0, c->reads ? c->images : together(c), NULL, NULL, NULL, NULL, false);
+    c->scratch_bytes = c->weight_bytes + (uint64_t)rows_size(c) * sizeof(float) + cpu_product_scratch(d, &p);
 }
 
 /* ---- the weight -------------------------------------------------------------------------------------------------- */
@@ -167,28 +184,44 @@ static void fold_piece(void *ctx, int64_t first, int64_t last)
     j->f->image.fold(j->x, j->rows, &j->c->x, first, last);
 }
 
+/* A part of the images after the other. */
+static void run_folds(const cpu_window_conv *c, const ddp_device *d, int64_t g, float *x, float *w, float *y,
+                      float *rows)
+{
+    const int64_t part = together(c), lines = c->x.height, line = c->x.width * c->x.pitch;
+
+    for (int64_t i = 0; i < c->images; i += part) {
+        const int64_t images = least(part, c->images - i);
+        cpu_product p = product_of(c, g, images, NULL, w, y + i * places(c) * c->out, rows, false);
+        fold_job j = {.c = c, .f = d->kernels, .rows = rows, .x = x + i * lines * line + g * c->x.channels};
+
+        cpu_product_run(d, &p, rows + rows_size(c));
+        cpu_parallel(d->threads, images * lines, CPU_GRAIN / (c->x.width * c->x.channels) + 1, fold_piece, &j);
+    }
+}
+
 void cpu_window_conv_run(const cpu_window_conv *c, const ddp_device *d, void *scratch, float *x, float *w,
                          const float *bias, uint32_t act, float *y, bool add)
 {
     const bool written = c->kind == CPU_CONV_GRAD_WEIGHT;
     const int64_t out = c->out / c->groups;
-    float *weight = c->lies ? w : scratch, *rows = (float *)(void *)((char *)scratch + c->weight_bytes);
-    void *room = rows + (c->reads ? 0 : (places(c) * c->inner + 15) / 16 * 16);
+    float *weight = c->lies ? w : scratch, *rest = (float *)(void *)((char *)scratch + c->weight_bytes);
 
     if (!c->lies && !written) lay_weight(c, d, w, weight, false);
     for (int64_t g = 0; g < c->groups; g++) {
-        cpu_product p = product_of(c, g, x, weight, y, rows, add && c->lies);
-        fold_job j = {.c = c, .f = d->kernels, .rows = rows, .x = x + g * c->x.channels};
+        cpu_product p;
 
+        if (!c->reads) {
+            run_folds(c, d, g, x, weight, y, rest);
+            continue;
+        }
+        p = product_of(c, g, c->images, x, weight, y, NULL, add && c->lies);
         if (c->kind == CPU_CONV_FORWARD) {
             p.bias = bias != NULL ? bias + g * out : NULL;
             *(act == CPU_ACT_NONE ? &p.plain : &p.activated) = y + g * out;
             p.act = act;
         }
-        cpu_product_run(d, &p, room);
-        if (!c->reads)
-            cpu_parallel(d->threads, c->images * c->x.height, CPU_GRAIN / (c->x.width * c->x.channels) + 1, fold_piece,
-                         &j);
+        cpu_product_run(d, &p, rest);
     }
     if (!c->lies && written) lay_weight(c, d, weight, w, add);
 }

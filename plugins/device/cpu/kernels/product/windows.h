@@ -3,8 +3,8 @@
  * dy^T windows(x); that of the input windows(dy) by the turned kernel, or with a stride, rows dy w that are added up
  * where they come from.
  *
- * Images are channels last. The weight lies (O, C / groups, KH, KW), or its channels last, and is turned in each
- * call. In bf16 what is multiplied is rounded as it is packed. */
+ * Images are channels last. The weight lies (O, C / groups, KH, KW), or its channels last, and is laid in
+ * each call as the product reads it, unless it lies so. In bf16 what is multiplied is rounded as it is packed. */
 #pragma once
 
 #include "kernels/image.h"
