@@ -122,6 +122,7 @@ enum { CPU_PRODUCT_SET, CPU_PRODUCT_ADD, CPU_PRODUCT_PAST }; /* what becomes of 
  * which one is 1, and write panels of `rows` or `cols` lines and `depth` numbers each. */
 typedef struct cpu_product_kernels {
     int64_t rows, cols; /* of a tile */
+    int64_t depth;      /* most of k that is summed in registers before it goes to memory: the bits depend on it */
     int windows;        /* CPU_WINDOWS_* */
     void (*pack_left)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);
     void (*pack_right)(float *to, const float *from, int64_t along, int64_t down, int64_t count, int64_t depth);

@@ -385,6 +385,7 @@ const cpu_kernels CPU_ISA_TABLE = {
     .isa = CPU_ISA_NAME,
     .product = {.rows = PRODUCT_ROWS,
                 .cols = PRODUCT_COLS,
+                .depth = PRODUCT_DEPTH,
                 .windows = PRODUCT_WINDOWS,
                 .pack_left = product_pack_left,
                 .pack_right = product_pack_right,

@@ -62,7 +62,7 @@ static void half_run(const ddp_device *d, cpu_product *p, void *scratch)
 
 /* ---- f32, and bf16 without instructions for it: operands are rounded once they are packed ------------------------ */
 enum {
-    DEPTH = 256,          /* of k that is summed in registers before it goes to memory: the bits depend on it */
+    DEPTH = 256,          /* of k at which block_rows of the left side, and a panel of the right one, fill a cache */
     WIDEST = 2048,        /* columns whose packed right side is kept for the next rows */
     PACKED = 8,           /* panels of the right side that are packed, and whose columns are finished, together */
     PAST_CACHES = 8 << 20 /* bytes of a result */
@@ -102,7 +102,7 @@ static void cut_pieces(const ddp_device *d, const cpu_product *p, cut *c)
 static cut cut_of(const ddp_device *d, const cpu_product *p)
 {
     const cpu_product_kernels *f = &d->kernels->product;
-    const int64_t parts = p->k > DEPTH ? times(p->k, DEPTH) : 1, depth = (times(p->k, parts) + 7) / 8 * 8;
+    const int64_t parts = p->k > f->depth ? times(p->k, f->depth) : 1, depth = (times(p->k, parts) + 7) / 8 * 8;
     cut c = {.depth = depth};
     int64_t rows, cols;
 

@@ -20,6 +20,11 @@
 #define PRODUCT_ROWS INT64_C(4)
 #define PRODUCT_VECS INT64_C(2)
 #endif
+#if CPU_VECTOR >= 8 || defined(__ARM_FEATURE_FMA)
+#define PRODUCT_DEPTH INT64_C(256)
+#else
+#define PRODUCT_DEPTH INT64_C(64) /* each step of a sum rounds twice */
+#endif
 #if defined(__aarch64__) /* where oneDNN has loops that no compiler has vectorised */
 #define PRODUCT_WINDOWS CPU_WINDOWS_ALL
 #else
