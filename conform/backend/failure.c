@@ -30,21 +30,21 @@ typedef struct watch {
     const char *what;
 } watch;
 
-static void pause_until(int64_t deadline_ms, const atomic_bool *flag)
+/* In ticks, not by the clock: while a machine stands still, or has no processor for this thread, it mostly has none for
+ * the one that is watched either. */
+static void pause_for(int64_t ms, const atomic_bool *flag)
 {
-    while (!atomic_load(flag) && ddp_now_ms() < deadline_ms) (void)usleep(TICK_US);
+    for (int64_t left = ms * 1000 / TICK_US; left > 0 && !atomic_load(flag); left--) (void)usleep(TICK_US);
 }
 
 static void wait_for_abort_time(watch *w)
 {
-    int64_t begin;
     ddp_failure lost;
 
     while (!atomic_load(&w->blocked)) (void)usleep(TICK_US);
-    begin = ddp_now_ms();
-    if (w->abort_after_ms >= 0) return pause_until(begin + w->abort_after_ms, &w->returned);
+    if (w->abort_after_ms >= 0) return pause_for(w->abort_after_ms, &w->returned);
     while (!atomic_load(&w->returned) && !ddp_group_failed(w->t->a->group, &lost)) (void)usleep(TICK_US);
-    pause_until(ddp_now_ms() + BLOCK_MS, &w->returned); /* the backend may see it by itself */
+    pause_for(BLOCK_MS, &w->returned); /* the backend may see it by itself */
 }
 
 static void *watch_main(void *arg)
@@ -56,7 +56,7 @@ static void *watch_main(void *arg)
     if (atomic_load(&w->returned)) return NULL;
     atomic_store(&w->aborted, true);
     if ((a->ops->caps & DDP_CAP_ABORT) != 0) a->ops->comm_abort(w->t->comm);
-    pause_until(ddp_now_ms() + WAKE_MS, &w->returned);
+    pause_for(WAKE_MS, &w->returned);
     if (atomic_load(&w->returned)) return NULL;
     if ((a->ops->caps & DDP_CAP_ABORT) != 0)
         (void)DDP_FAIL(a, "%s: does not return within %d ms of comm_abort", w->what, WAKE_MS);
