@@ -191,6 +191,10 @@ static const ddp_device_ops ops = {
     .preflight = cpu_preflight,
 };
 
+#ifndef CPU_INSTALL /* the makefile has it where oneDNN is linked */
+#define CPU_INSTALL ""
+#endif
+
 /* NO_UNLOAD: OpenMP's threads live on after close and must find their code mapped. */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DEVICE, DDP_PLUGIN_F_NO_UNLOAD),
