@@ -178,15 +178,7 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shap
     cpu_product p;
 
     if (t == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
-    t->windows = (cpu_windows){.channels = s->channels,
-                               .pitch = s->channels,
-                               .height = s->height,
-                               .width = s->width,
-                               .out_height = s->out_height,
-                               .out_width = s->out_width,
-                               .kernel = {s->kernel[0], s->kernel[1]},
-                               .stride = {s->stride[0], s->stride[1]},
-                               .padding = {s->padding[0], s->padding[1]}};
+    t->windows = cpu_windows_of(s);
     t->direct = is_direct(s);
     t->lines = s->images * s->height;
     k->rows = s->images * s->out_height * s->out_width;

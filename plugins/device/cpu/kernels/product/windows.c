@@ -36,7 +36,7 @@ static bool is_matrix(const cpu_windows *w)
     return w->kernel[0] * w->kernel[1] * w->stride[0] * w->stride[1] == 1 && w->padding[0] + w->padding[1] == 0;
 }
 
-static cpu_windows windows_of(const cpu_conv_shape *s)
+cpu_windows cpu_windows_of(const cpu_conv_shape *s)
 {
     return (cpu_windows){.channels = s->channels / s->groups,
                          .pitch = s->channels,
@@ -103,7 +103,7 @@ void cpu_window_conv_init(cpu_window_conv *c, const ddp_device *d, int kind, con
 {
     cpu_product p;
 
-    *c = (cpu_window_conv){.x = windows_of(s),
+    *c = (cpu_window_conv){.x = cpu_windows_of(s),
                            .images = s->images,
                            .groups = s->groups,
                            .out = s->out,

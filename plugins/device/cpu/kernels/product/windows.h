@@ -20,6 +20,7 @@ typedef struct cpu_window_conv {
     uint64_t weight_bytes, scratch_bytes;
 } cpu_window_conv;
 
+cpu_windows cpu_windows_of(const cpu_conv_shape *s); /* over x, of one group */
 /* kind: CPU_CONV_* of onednn/conv.h. Of s the fields `bias` and `half` do not matter. */
 void cpu_window_conv_init(cpu_window_conv *c, const ddp_device *d, int kind, const cpu_conv_shape *s);
 /* What the kind computes is written, a weight's gradient added to if `add`. bias NULL for none, and act CPU_ACT_*: of
