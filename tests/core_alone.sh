@@ -22,14 +22,17 @@ fails() { # CODE WORDS COMMAND...: ends with that code, and says so
 autoreconf -fi >/dev/null 2>&1
 ./configure >summary
 sed -n "/plugin  *on/,\$p" summary
-for off in "backend gloo-tcp" "backend mpi" "dataset csv" "dataset idx" "device cpu" "export onnx" "output tensorboard" import-yaml; do
+for off in "backend gloo-tcp" "backend mpi" "dataset csv" "dataset idx" "export onnx" oneDNN "output tensorboard" import-yaml; do
     grep -Eq "^  $off +no +[A-Za-z]" summary || { echo "wrong: configure does not say why $off is off"; exit 1; }
 done
 make -s -j "$(nproc)" >log 2>&1 || { tail -n 40 log; exit 1; }
 if grep -A 5 "warning:" log; then exit 1; fi
 ./ddpengine plugins
-fails 3 "device \"cpu\": no such plugin" ./ddpengine -c conf/quickstart.ini
+fails 3 "dataset \"idx\": no such plugin" ./ddpengine -c conf/quickstart.ini
+printf "%s\n" "[train]" "max_steps = 20" "[group]" "backend = shm" "[model]" "plugin = lenet" "[data]" "plugin = synthetic" \
+    "[data.synthetic]" "shape = 1, 28, 28" "classes = 10" >lenet.ini
+./ddpengine -c lenet.ini --nproc 2
 fails 2 "built without libyaml; install libyaml-dev" ./ddpengine import-yaml conf/quickstart.ini
 ./ddpengine import-yaml --help >/dev/null
 ./ddpengine new hook mine --dir mine >/dev/null
-echo "the core alone: built, and it says what is missing"'
+echo "the core alone: built, trains, and says what is missing"'
